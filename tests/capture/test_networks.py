@@ -14,7 +14,7 @@ from tests.models.families import FAMILIES, pictures, seen, tiny
 from vitreous.capture.blocks import find_blocks
 from vitreous.capture.gate_rules import ratio_activation
 from vitreous.capture.linearise import PLAIN
-from vitreous.capture.network_probe import spread
+from vitreous.capture.network_probe import NetworkProbe, spread
 from vitreous.capture.operation_registry import RULES
 from vitreous.capture.operations import LinearisedForward
 from vitreous.core.errors import ModelError, ShapeError, SpecError
@@ -161,6 +161,18 @@ def test_shares_of_tokens_and_constants_make_up_the_score_of_a_swin():
     total = attribution.patches.sum(-1) + attribution.bias
     torch.testing.assert_close(total, attribution.score, rtol=1e-9, atol=1e-12)
     assert attribution.residual.abs().max() < 1e-9 * attribution.score.abs().max()
+
+
+def test_layers_of_a_network_have_gradients_where_gradients_are_disabled():
+    vit = tiny_vits(torch.float64)["class token"]
+    probe = NetworkProbe(vitreous.see_through(vit.module, size=vit.size), torch.randn(1, 3, *vit.size))
+
+    expected = next(probe.layers()).hidden_grad
+    with torch.no_grad():
+        gradient = next(probe.layers()).hidden_grad
+
+    assert expected.abs().sum() > 0
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=0)
 
 
 @pytest.mark.slow

@@ -18,26 +18,16 @@ from torch import Tensor
 
 from vitreous.capture.backward_functions import Phase, ResidualSum
 from vitreous.capture.differentiable_operations import DifferentiableForward
-from vitreous.capture.forward import (
-    BlockStates,
-    HeadOutput,
-    attention_pool,
-    classify_pooled,
-    pooling_rows,
-    pooling_weights,
-    run_block,
-    scale_by_presence,
-)
+from vitreous.capture.forward import BlockStates, HeadOutput, run_block, run_head
 from vitreous.capture.fused_attention import presence_grad
-from vitreous.capture.layer import Gradients, Layer, interleave_targets
+from vitreous.capture.layer import Gradients, Layer, interleave_targets, or_zeros
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.network_probe import LayerPass, NetworkProbe
 from vitreous.capture.probe import Probe
-from vitreous.capture.trace import Trace
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.model import BlackBox, Network
-from vitreous.models.tensor_types import Logits, Tokens
+from vitreous.models.tensor_types import Tokens
 from vitreous.models.vit import AttentionPool, LinearPool, ViT
 
 
@@ -67,8 +57,16 @@ def differentiable_probe(model: BlackBox, images: Tensor, *arguments: Any) -> Pr
     return DifferentiableNetworkProbe(model, images, *arguments)
 
 
-class GraphKeeping(NetworkProbe):
-    """A probe whose images and layers keep their graph; parameters as for `Probe`."""
+class DifferentiableNetworkProbe(NetworkProbe):
+    """A probe of a network whose layers are differentiable functions of its parameters and of the images.
+
+    Parameters as for `NetworkProbe`.
+
+    Raises
+    ------
+    ModelError
+        If neither a parameter nor the images require gradients.
+    """
 
     keeps_graph = True
     accounts_biases = False
@@ -77,6 +75,10 @@ class GraphKeeping(NetworkProbe):
         super().__init__(model, images, *arguments)
         self.images = images.to(model.device, model.dtype)  # with the graph of the images
         check_trainable(model, images)
+
+    def _mode(self, layer_pass: LayerPass) -> DifferentiableForward:
+        refuse_biases(layer_pass.biases)
+        return DifferentiableForward(layer_pass.lin, copy_recorded=self.model.copy, active=False)
 
 
 def refuse_biases(biases: bool) -> None:
@@ -117,21 +119,20 @@ class TrackedForward:
         States of the blocks from `first` on.
     first
         Number of the first block.
+    head_output
+        Output of the head.
     pooling
         Attention of the pooling, or for a linear pooling zeros, the logarithms of the weights of tokens in it.
-    logits, readout
-        Output of the head.
     """
 
     mode: DifferentiableForward
     steps: list[BlockStates]
     first: int
+    head_output: HeadOutput
     pooling: Tensor
-    logits: Tensor
-    readout: Float[Tensor, "b n"]
 
 
-class DifferentiableProbe(GraphKeeping, Probe):
+class DifferentiableProbe(DifferentiableNetworkProbe, Probe):
     """A probe of a `ViT` whose layers are differentiable functions of the model's parameters and of the images.
 
     It takes one forward pass and one recorded backward pass per target, and holds the whole graph. Parameters as for
@@ -150,8 +151,7 @@ class DifferentiableProbe(GraphKeeping, Probe):
 
     @property
     def head_output(self) -> HeadOutput:
-        forward = self._plain_forward
-        return HeadOutput(forward.logits, forward.readout)
+        return self._plain_forward.head_output
 
     @cached_property
     def _plain_forward(self) -> TrackedForward:
@@ -159,8 +159,7 @@ class DifferentiableProbe(GraphKeeping, Probe):
 
     def _track(self, lin: Linearisation, first: int) -> TrackedForward:
         """Run the model by its parts; rules apply from block `first` on."""
-        vit = self.vit
-        mode = DifferentiableForward(replace(lin, residual=0))
+        vit, mode = self.vit, DifferentiableForward(replace(lin, residual=0))
         skip_rule = HeldResidual(residual=lin.residual, phase=mode.phase)
         steps: list[BlockStates] = []
         with torch.enable_grad(), evaluating(vit.module), mode.marking(vit.module):
@@ -172,116 +171,45 @@ class DifferentiableProbe(GraphKeeping, Probe):
                 with mode:
                     steps.append(run_block(block, entered, self.place, skip_rule, attention=True))
                 x = steps[-1].output
-            return TrackedForward(mode, steps, first, *self._head(mode, x))
-
-    def _head(self, mode: DifferentiableForward, tokens: Tokens) -> tuple[Tensor, Logits, Float[Tensor, "b n"]]:
-        """Run the head; return the last three fields of `TrackedForward`."""
-        vit, pool = self.vit, self.vit.pool
-        with mode:
-            normed = vit.norm(tokens)
-        if isinstance(pool, LinearPool):
-            rows = pooling_rows(pool, normed)
-            pooling = torch.zeros_like(normed[..., 0]).requires_grad_()
-            pooled, readout = scale_by_presence(rows, pooling) @ normed, rows.mean(0).expand(len(normed), -1)
-        else:
-            with mode:
-                key, value = pool.key_value(normed[:, pool.skip :])
-                pooled, pooling = attention_pool(pool, pool.query(), key, value, PLAIN, None)
-            readout = pooling_weights(pool, pooling)
-        with mode:
-            logits = classify_pooled(vit, vit.pooled_norm(pooled))
-        return pooling, logits, readout.detach()
+            presence = torch.zeros_like(x[..., 0]).requires_grad_() if isinstance(vit.pool, LinearPool) else None
+            head_output = run_head(vit, x, skip_rule, presence=presence, rules=mode)
+        pooling = presence if head_output.attention is None else head_output.attention
+        assert pooling is not None
+        return TrackedForward(mode, steps, first, head_output, pooling)
 
     def _iterate_layers(self, layer_pass: LayerPass, down_to: int) -> Iterator[Layer]:
         refuse_biases(layer_pass.biases)
-        forward = (
-            self._plain_forward if layer_pass.lin == PLAIN and down_to == 0 else self._track(layer_pass.lin, down_to)
-        )
-        readout = forward.readout.repeat_interleave(self.targets_per_image, 0)
-        gradients = [{} for _ in forward.steps]
+        is_plain = layer_pass.lin == PLAIN and down_to == 0
+        forward = self._plain_forward if is_plain else self._track(layer_pass.lin, down_to)
+        readout = forward.head_output.readout.repeat_interleave(self.targets_per_image, 0)
+        gradients = [Gradients() for _ in forward.steps]
         if layer_pass.gradients:
-            gradients, at_pooling = self._gradients(forward)
-            if layer_pass.presence:
-                for step, own in zip(forward.steps, gradients, strict=True):
-                    own["presence"] = presence_grad(self._per_row(step.attention), own["attention"])
-                gradients[-1]["presence"] = gradients[-1]["presence"] + at_pooling
+            gradients = self._gradients(forward, layer_pass.presence)
         for offset in reversed(range(len(forward.steps))):
-            index = forward.first + offset
-            yield Layer(
-                index,
-                self.vit.depth,
-                self.layout,
-                self.place,
-                self.vit.blocks[index],
-                forward.steps[offset],
-                self.targets_per_image,
-                readout,
-                Gradients(**gradients[offset]),
-                has_graph=True,
-            )
+            yield self._layer_of_states(forward.first + offset, forward.steps[offset], readout, gradients[offset])
 
-    def _per_row(self, per_image: Tensor | None) -> Tensor:
-        assert per_image is not None
-        return per_image.repeat_interleave(self.targets_per_image, 0)
-
-    def _gradients(self, forward: TrackedForward) -> tuple[list[dict[str, Tensor]], Float[Tensor, "r n"]]:
-        """Gradients of every block by kind, rows ordered as in `Layer`, and those in the presence of tokens at the pooling."""
+    @torch.enable_grad()
+    def _gradients(self, forward: TrackedForward, presence: bool) -> list[Gradients]:
+        """Gradients of every block, rows ordered as in `Layer`."""
         kinds = ("hidden", "output", "attention", "normed")
-        tensors = {(i, kind): getattr(step, kind) for i, step in enumerate(forward.steps) for kind in kinds}
-        with torch.enable_grad():
-            columns = [
-                forward.mode.gradients(score.sum(), [*tensors.values(), forward.pooling])
-                for score in self.target_scores(forward.logits)
-            ]
-            *woven, at_pooling = (interleave_targets(list(column)) for column in zip(*columns, strict=True))
-            if isinstance(self.vit.pool, AttentionPool):
-                slope = presence_grad(self._per_row(forward.pooling), at_pooling)
-                at_pooling = F.pad(slope, (self.vit.pool.skip, 0))
-        gradients: list[dict[str, Tensor]] = [{} for _ in forward.steps]
-        for (i, kind), gradient in zip(tensors, woven, strict=True):
-            gradients[i][kind] = gradient
-        return gradients, at_pooling
+        inputs = [*(getattr(step, kind) for step in forward.steps for kind in kinds), forward.pooling]
+        totals = [score.sum() for score in self.target_scores(forward.head_output.logits)]
+        columns = [map(or_zeros, forward.mode.gradients(total, inputs), inputs) for total in totals]
+        *at_blocks, at_pooling = (interleave_targets(list(rows)) for rows in zip(*columns, strict=True))
+        in_order = iter(at_blocks)
+        gradients = [Gradients(**{kind: next(in_order) for kind in kinds}) for _ in forward.steps]
+        if not presence:
+            return gradients
+        slopes = [
+            self._slope_in_presence(step.attention, own.attention)
+            for step, own in zip(forward.steps, gradients, strict=True)
+        ]
+        if isinstance(self.vit.pool, AttentionPool):
+            at_pooling = F.pad(self._slope_in_presence(forward.pooling, at_pooling), (self.vit.pool.skip, 0))
+        slopes[-1] = slopes[-1] + at_pooling
+        return [replace(own, presence=slope) for own, slope in zip(gradients, slopes, strict=True)]
 
-
-# ── networks ─────────────────────────────────────────────────────────────────────────────────────
-
-
-class DifferentiableNetworkProbe(GraphKeeping, NetworkProbe):
-    """A probe of a network whose layers are differentiable functions of its parameters and of the images.
-
-    Parameters as for `NetworkProbe`.
-
-    Raises
-    ------
-    ModelError
-        If neither a parameter nor the images require gradients.
-    """
-
-    def _iterate_layers(self, layer_pass: LayerPass, down_to: int) -> Iterator[Any]:
-        self._refuse_attention(layer_pass)
-        refuse_biases(layer_pass.biases)
-        mode = DifferentiableForward(layer_pass.lin, copy_recorded=self.model.copy, active=False)
-        with mode.marking(self.model.module):
-            traced = self._trace(mode, down_to)
-        scores = self._scores(traced)
-        gradients = (
-            self._segment_gradients(mode, traced, scores) if layer_pass.gradients else [{}] * len(traced.segments)
-        )
-        for segment, own in zip(reversed(traced.segments), reversed(gradients), strict=True):
-            yield self._layer(segment, Gradients(**own))
-
-    def _segment_gradients(
-        self, mode: DifferentiableForward, traced: Trace, scores: list[Tensor]
-    ) -> list[dict[str, Tensor]]:
-        """Gradients of every block call by kind, rows ordered as in `Layer`."""
-        grids = [self.model.blocks[segment.index].tokens for segment in traced.segments]
-        tensors: dict[tuple[int, str], Tensor] = {}
-        for i, segment in enumerate(traced.segments):
-            tensors[i, "hidden"] = segment.leaf
-            if segment.output is not None and grids[i].holds(segment.output.shape):
-                tensors[i, "output"] = segment.output
-        columns = [mode.gradients(score.sum(), list(tensors.values())) for score in scores]
-        gradients: list[dict[str, Tensor]] = [{} for _ in traced.segments]
-        for (i, kind), *parts in zip(tensors, *columns, strict=True):
-            gradients[i][kind] = interleave_targets([grids[i].tokens(part) for part in parts])
-        return gradients
+    def _slope_in_presence(self, attention: Tensor | None, gradient: Tensor | None) -> Float[Tensor, "r n"]:
+        assert attention is not None
+        assert gradient is not None
+        return presence_grad(attention.repeat_interleave(self.targets_per_image, 0), gradient)

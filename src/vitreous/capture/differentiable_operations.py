@@ -133,18 +133,19 @@ class DifferentiableForward(LinearisedForward):
             mark_constant(constant)
         return constant
 
-    def gradients(self, score: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Gradients of one number under the linearisation, with a graph; zeros where it does not depend on an input."""
+    def gradients(
+        self, source: Tensor, inputs: Sequence[Tensor], upstream: Tensor | None = None
+    ) -> Sequence[Tensor | None]:
+        """As in `LinearisedForward`, with a graph."""
         self.phase.linearised = True
         try:
-            gradients = torch.autograd.grad(score, inputs, create_graph=True, allow_unused=True)
+            return torch.autograd.grad(source, inputs, upstream, create_graph=True, allow_unused=True)
         except RuntimeError as problem:
             raise ModelError(
                 f"the backward pass cannot be recorded, and differentiable=True needs that: {str(problem).splitlines()[0]}"
             ) from None
         finally:
             self.phase.linearised = False
-        return [torch.zeros_like(x) if grad is None else grad for x, grad in zip(inputs, gradients, strict=True)]
 
     @contextmanager
     def marking(self, module: nn.Module) -> Iterator[None]:

@@ -6,7 +6,7 @@ Attention is fused unless its matrix is requested.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -24,6 +24,8 @@ from vitreous.capture.softmax_temperature import attention_at, softmax_at
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.tensor_types import Images, Logits, Mixing, PerHead, Pooled, Tokens
 from vitreous.models.vit import AttentionPool, Block, LinearPool, MlpBranch, TokenPositions, ViT
+
+BiasTerms = tuple[tuple[Tensor, Tensor], ...]  # outputs of operations that add a bias, and the biases
 
 
 class BiasRecorder(TorchFunctionMode):
@@ -57,7 +59,7 @@ class BlockStates:
     attention: Mixing | None
     mid: Tokens  # after the attention branch was added
     output: Tokens
-    bias_terms: tuple[tuple[Tensor, Tensor], ...] = ()
+    bias_terms: BiasTerms | None = None  # None if they were not recorded
     fused: FusedAttention | None = None  # instead of the attention matrix
 
 
@@ -132,7 +134,7 @@ def run_block(
         mixed = normalise(lin, attention_part.inner_norm, mixed.transpose(1, 2).flatten(2), recorder)
         mid, fed = add_and_normalise(lin, block.mlp.norm, stream, attention_part.project(mixed), recorder)
         output = lin.add(mid, run_mlp(block.mlp, fed, lin, recorder))
-    return BlockStates(x, normed, value, weights, mid, output, tuple(recorder.outputs) if recorder else (), inputs)
+    return BlockStates(x, normed, value, weights, mid, output, tuple(recorder.outputs) if recorder else None, inputs)
 
 
 def fuse_attention(q: PerHead, k: PerHead, v: PerHead, scale: float, temperature: float | int = 1.0) -> FusedAttention:
@@ -195,8 +197,9 @@ class HeadOutput:
 
     logits: Logits
     readout: Float[Tensor, "b n"]  # weight of every token in the head's pooling
-    token_bias_terms: tuple[tuple[Tensor, Tensor], ...] = ()  # biases added token by token
-    pooled_bias_terms: tuple[tuple[Tensor, Tensor], ...] = ()  # biases added after pooling
+    attention: Float[Tensor, "b h q pooled"] | None = None  # of attention pooling, to the tokens that it does not skip
+    token_bias_terms: BiasTerms = ()  # biases added token by token
+    pooled_bias_terms: BiasTerms = ()  # biases added after pooling
 
 
 def run_head(
@@ -205,6 +208,7 @@ def run_head(
     lin: Linearisation = PLAIN,
     biases: bool = False,
     presence: Float[Tensor, "b n"] | None = None,
+    rules: AbstractContextManager[Any] | None = None,
 ) -> HeadOutput:
     """Run final norm, pooling and classifier.
 
@@ -220,12 +224,16 @@ def run_head(
         Whether biases and the outputs they are added to are recorded.
     presence
         Logarithm of each token's weight in the pooling: 0 fully present, −∞ absent. None: all are present.
+    rules
+        Context of the model's own operations, such as `DifferentiableForward`; a linear pooling runs outside of it.
     """
-    pool = vit.pool
+    pool, rules = vit.pool, rules or nullcontext()
     query = key = value = tokens[:0]
+    attention = None
     if isinstance(pool, AttentionPool):
-        query = pool.query()  # constant, so its biases belong to no token and are not recorded
-    with recording_biases(biases) as token_recorder:
+        with rules:
+            query = pool.query()  # constant, so its biases belong to no token and are not recorded
+    with recording_biases(biases) as token_recorder, rules:
         x = normalise(lin, vit.norm, tokens, token_recorder)
         if isinstance(pool, AttentionPool):
             key, value = pool.key_value(x[:, pool.skip :])
@@ -235,13 +243,14 @@ def run_head(
             pooled, readout = scale_by_presence(rows, presence) @ x, rows.mean(0).expand(len(x), -1)
         else:
             key_presence = None if presence is None else presence[:, None, None, pool.skip :]
-            pooled, weights = attention_pool(pool, query, key, value, lin, pooled_recorder, key_presence)
-            readout = pooling_weights(pool, weights)
-        with evaluating(vit.module):  # the head may contain dropout in training mode
+            with rules:
+                pooled, attention = attention_pool(pool, query, key, value, lin, pooled_recorder, key_presence)
+            readout = F.pad(attention.mean((1, 2)), (pool.skip, 0))
+        with rules, evaluating(vit.module):  # the head may contain dropout in training mode
             logits = classify_pooled(vit, normalise(lin, vit.pooled_norm, pooled, pooled_recorder), lin)
     token_bias_terms = () if token_recorder is None else tuple(token_recorder.outputs)
     pooled_bias_terms = () if pooled_recorder is None else tuple(pooled_recorder.outputs)
-    return HeadOutput(logits, readout.detach(), token_bias_terms, pooled_bias_terms)
+    return HeadOutput(logits, readout.detach(), attention, token_bias_terms, pooled_bias_terms)
 
 
 def pooling_rows(pool: LinearPool, x: Tokens) -> Float[Tensor, "q n"]:
@@ -291,11 +300,6 @@ def attention_pool(
     pooled = pool.project(mixed.transpose(1, 2).flatten(2))
     pooled = pooled if pool.mlp is None else pooled + run_mlp_branch(pool.mlp, pooled, lin, recorder)
     return pooled, weights
-
-
-def pooling_weights(pool: AttentionPool, attention: Float[Tensor, "b h q n"]) -> Float[Tensor, "b all"]:
-    """Attention of a pooler, averaged over heads and queries; 0 for skipped tokens."""
-    return F.pad(attention.mean((1, 2)), (pool.skip, 0))
 
 
 def run_blocks(vit: ViT, tokens: Tokens, place: TokenPositions) -> Tokens:

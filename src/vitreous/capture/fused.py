@@ -71,7 +71,7 @@ def row_dot(x: Tensor, y: Tensor) -> Tensor:
 
 def positive_mean(attention: Tensor, gradient: Tensor, weight: Tensor | None = None) -> Tensor:
     """mean_h A relu(G) w [b n m] of attention A [b h n m], its gradient G, and `weight` w [b h m]; float32 for half precision."""
-    kernels = kernels_for(attention, gradient, weight)
+    kernels = None if has_graph(attention, gradient, weight) else kernels_for(attention, gradient, weight)
     if kernels is not None:
         return kernels.positive_mean(attention, gradient, weight)
     product = at_least_float32(attention) * at_least_float32(gradient).clamp(min=0)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.fused import at_least_float32, kernels_for
+from vitreous.capture.fused import at_least_float32, kernels_for, positive_mean
 from vitreous.capture.precision import full_precision, half_products
 from vitreous.models.tensor_types import Mixing, PerHead
 
@@ -64,10 +64,7 @@ class FusedAttention:
             from vitreous.capture import triton_attention
 
             return triton_attention.positive_mean(self.q, self.k, self.v, self.scale, upstream, weight)
-        product = at_least_float32(self.rows(self.matrix(), upstream)) * at_least_float32(
-            self.matrix_grad(upstream)
-        ).clamp(min=0)
-        return (product if weight is None else product * weight[:, :, None]).mean(1)
+        return positive_mean(self.rows(self.matrix(), upstream), self.matrix_grad(upstream), weight)
 
     @torch.no_grad()
     def presence_grad(self, upstream: Float[Tensor, "r h n e"]) -> Float[Tensor, "r n"]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABCMeta
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.forward import BlockStates
+from vitreous.capture.forward import BiasTerms, BlockStates
 from vitreous.capture.fused import at_least_float32, positive_mean, row_dot
 from vitreous.capture.fused_attention import presence_grad
 from vitreous.core.deprecation import renamed_attributes
@@ -55,9 +55,53 @@ class Relevance:
     attention: Float[Tensor, "r h n n"]
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class BlockLayer:
+    """What the layers of all models have; `Layer` and `NetworkLayer` say how they are read."""
+
+    index: int
+    depth: int
+    layout: Layout
+    targets: int  # per image
+    readout: Float[Tensor, "r n"]
+    gradients: Gradients = Gradients()
+    has_graph: bool = False
+
+    def rows(self, per_image: Tensor) -> Tensor:
+        """Repeat a tensor per image to one row per image and target."""
+        return per_image if self.targets == 1 else per_image.repeat_interleave(self.targets, 0)
+
+    def full(self, tensor: Tensor) -> Tensor:
+        """The tensor in the precision of the residual stream."""
+        return tensor
+
+    def require_gradient(self, name: str, fact: str) -> Tensor:
+        """A gradient, or a `SpecError` if the pass did not compute it; `fact` is what a method has to declare to get it."""
+        gradient = getattr(self.gradients, name)
+        if gradient is None:
+            raise SpecError(self.describe_missing(name, fact))
+        return gradient
+
+    def describe_missing(self, name: str, fact: str) -> str:
+        return f"this layer holds no {name} gradient; register the method with {fact}"
+
+    @property
+    def hidden_grad(self) -> Float[Tensor, "r n d"]:
+        return self.full(self.require_gradient("hidden", "class_specific=True"))
+
+    @property
+    def output_grad(self) -> Float[Tensor, "r n d"]:
+        return self.full(self.require_gradient("output", "class_specific=True"))
+
+    @property
+    def biases(self) -> Float[Tensor, "r n"]:
+        """Share of the block's biases in the score, at the token they are added to."""
+        return self.full(self.require_gradient("biases", "biases=True"))
+
+
 @renamed_attributes(step="states")
-@dataclass(frozen=True, slots=True, eq=False)
-class Layer(metaclass=ABCMeta):
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Layer(BlockLayer, metaclass=ABCMeta):
     """Forward states of one block of a `ViT`, and gradients of the score.
 
     `NetworkLayer` is registered as a `Layer`: it has `hidden`, `output`, their gradients and `biases`.
@@ -74,17 +118,10 @@ class Layer(metaclass=ABCMeta):
     A `SpecError` is raised on access to an attention matrix or gradient that was not requested (see `Probe.layers`).
     """
 
-    index: int
-    depth: int
-    layout: Layout
     place: TokenPositions
     block: Block
     states: BlockStates
-    targets: int  # per image
-    readout: Float[Tensor, "r n"]
-    gradients: Gradients = Gradients()
     relevance: Relevance | None = None
-    has_graph: bool = False
 
     @property
     def unplaced(self) -> None:
@@ -98,10 +135,6 @@ class Layer(metaclass=ABCMeta):
     def full(self, tensor: Tensor) -> Tensor:
         """The tensor in the precision of the residual stream; with bfloat16 products, others are in half precision."""
         return tensor.to(self.states.hidden.dtype)
-
-    def rows(self, per_image: Tensor) -> Tensor:
-        """Repeat a tensor per image to one row per image and target."""
-        return per_image if self.targets == 1 else per_image.repeat_interleave(self.targets, 0)
 
     def state(self, tensor: Tensor) -> Tensor:
         """A state of the forward pass, one row per image and target."""
@@ -140,32 +173,23 @@ class Layer(metaclass=ABCMeta):
         """mean_h A relu(G) w of attention A and its gradient G; `weight` w, of each head and token looked at, is 1 by default."""
         if self.states.fused is not None and self.gradients.mixed is not None:
             return self.full(self.states.fused.positive_mean(self.gradients.mixed, weight))
-        gradient = require_gradient("attention", self.gradients.attention, "attention=True and class_specific=True")
-        if self.states.attention is None:
+        gradient = self.require_gradient("attention", "attention=True and class_specific=True")
+        attention = self.states.attention
+        if attention is None:
             return self.attention  # raises
-        if self.has_graph:
-            product = self.attention * gradient.clamp(min=0)
-            return (product if weight is None else product * weight[:, :, None]).mean(1)
-        return self.full(positive_mean(self.rows(self.states.attention.detach()), gradient, weight))
-
-    @property
-    def hidden_grad(self) -> Float[Tensor, "r n d"]:
-        return self.full(require_gradient("hidden", self.gradients.hidden, "class_specific=True"))
-
-    @property
-    def output_grad(self) -> Float[Tensor, "r n d"]:
-        return self.full(require_gradient("output", self.gradients.output, "class_specific=True"))
+        return self.full(
+            positive_mean(self.rows(attention if self.has_graph else attention.detach()), gradient, weight)
+        )
 
     @property
     def normed_grad(self) -> Float[Tensor, "r n d"]:
-        return self.full(require_gradient("normed", self.gradients.normed, "normed=True"))
+        return self.full(self.require_gradient("normed", "normed=True"))
 
     @property
     def attention_grad(self) -> Float[Tensor, "r h n n"]:
         if self.states.fused is not None and self.gradients.mixed is not None:
             return self.full(self.states.fused.matrix_grad(self.gradients.mixed))
-        gradient = require_gradient("attention", self.gradients.attention, "attention=True and class_specific=True")
-        return self.full(gradient)
+        return self.full(self.require_gradient("attention", "attention=True and class_specific=True"))
 
     @property
     def presence_grad(self) -> Float[Tensor, "r n"]:
@@ -173,19 +197,12 @@ class Layer(metaclass=ABCMeta):
 
         For the last block, removal from the head's pooling is included.
         """
-        return self.full(require_gradient("presence", self.gradients.presence, "presence=True"))
-
-    @property
-    def biases(self) -> Float[Tensor, "r n"]:
-        """Share of the block's biases in the score, at the token they are added to."""
-        return self.full(require_gradient("biases", self.gradients.biases, "biases=True"))
+        return self.full(self.require_gradient("presence", "presence=True"))
 
 
-def require_gradient(name: str, gradient: Tensor | None, fact: str) -> Tensor:
-    """The gradient, or a `SpecError` if the pass did not compute it; `fact` is what a method has to declare to get it."""
-    if gradient is None:
-        raise SpecError(f"this layer holds no {name} gradient; register the method with {fact}")
-    return gradient
+def or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
+    """The gradient at a tensor; zeros where the score does not depend on it."""
+    return torch.zeros_like(like) if gradient is None else gradient
 
 
 def interleave_targets(columns: list[Tensor]) -> Tensor:
@@ -193,18 +210,16 @@ def interleave_targets(columns: list[Tensor]) -> Tensor:
     return columns[0] if len(columns) == 1 else torch.stack(columns, 1).flatten(0, 1)
 
 
-def interleave_gradients(columns: list[Gradients]) -> Gradients:
-    """Join the gradients of every target into rows, as `interleave_targets` does."""
-
-    def joined(name: str) -> Tensor | None:
-        tensors = [getattr(column, name) for column in columns]
-        return None if tensors[0] is None else interleave_targets(tensors)
-
-    return Gradients(**{field.name: joined(field.name) for field in fields(Gradients)})
+def interleave_columns(columns: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Join the tensors of every target by name, as `interleave_targets` does."""
+    return {name: interleave_targets([column[name] for column in columns]) for name in columns[0]}
 
 
-def backward(states: BlockStates, upstream: Tokens, normed: bool, keep: bool) -> Gradients:
-    """Backpropagate from a block's output to its input, attention, first norm and biases; `keep` retains the graph."""
+def backward(states: BlockStates, upstreams: list[Tokens], normed: bool) -> tuple[Gradients, list[Tokens]]:
+    """Backpropagate from a block's output to its input, attention, first norm and biases, once per target.
+
+    Returns the gradients of all rows, and those at the block's input, one tensor per target like `upstreams`.
+    """
     tensors = {"hidden": states.hidden}
     if states.attention is not None:
         tensors["attention"] = states.attention
@@ -213,14 +228,17 @@ def backward(states: BlockStates, upstream: Tokens, normed: bool, keep: bool) ->
     if normed:
         assert states.normed is not None
         tensors["normed"] = states.normed
-    inputs = [*tensors.values(), *(output for output, _ in states.bias_terms)]
-    grads = torch.autograd.grad(states.output, inputs, upstream, allow_unused=True, retain_graph=keep)
-    gradients = {
-        name: torch.zeros_like(tensor) if grad is None else grad
-        for (name, tensor), grad in zip(tensors.items(), grads, strict=False)
-    }
-    shares = bias_map(states.bias_terms, grads[len(tensors) :], states.hidden) if states.bias_terms else None
-    return Gradients(**gradients, output=upstream, biases=shares)
+    inputs = [*tensors.values(), *(output for output, _ in states.bias_terms or ())]
+    columns: list[dict[str, Tensor]] = []
+    for upstream in upstreams:
+        is_last = upstream is upstreams[-1]
+        grads = torch.autograd.grad(states.output, inputs, upstream, allow_unused=True, retain_graph=not is_last)
+        column = {name: or_zeros(grad, x) for (name, x), grad in zip(tensors.items(), grads, strict=False)}
+        if states.bias_terms is not None:
+            column["biases"] = bias_map(states.bias_terms, grads[len(tensors) :], states.hidden)
+        columns.append(column)
+    gradients = Gradients(**interleave_columns(columns), output=interleave_targets(upstreams))
+    return gradients, [column["hidden"] for column in columns]
 
 
 def slope_in_presence(states: BlockStates, gradients: Gradients) -> Float[Tensor, "r n"]:
@@ -234,17 +252,21 @@ def slope_in_presence(states: BlockStates, gradients: Gradients) -> Float[Tensor
     return presence_grad(states.attention.detach().repeat_interleave(targets, 0), gradients.attention)
 
 
-def bias_map(
-    bias_terms: tuple[tuple[Tensor, Tensor], ...], grads: tuple[Tensor | None, ...], tokens: Tokens | None
-) -> Tensor | None:
-    """Contribution of biases to the score: [b n], at the tokens they are added to; in total [b] if `tokens` is None."""
-    reached = [(grad, bias) for (_, bias), grad in zip(bias_terms, grads, strict=True) if grad is not None]
-    if tokens is None:
-        shares = [(at_least_float32(grad) * bias).flatten(1).sum(-1) for grad, bias in reached]
-        return sum(shares[1:], shares[0]) if shares else None
+def bias_map(bias_terms: BiasTerms, grads: tuple[Tensor | None, ...], tokens: Tokens) -> Float[Tensor, "b n"]:
+    """Contribution of biases to the score, at the tokens they are added to."""
     total = tokens.new_zeros(tokens.shape[:2])
-    for grad, bias in reached:  # [b n k], or [b h n e] for a norm on queries or keys
-        share = row_dot(grad, bias)
-        share = share if share.ndim == 2 else share.sum(1)
-        total[:, -share.shape[1] :] += share
+    for (_, bias), grad in zip(bias_terms, grads, strict=True):  # [b n k], or [b h n e] for a norm on queries or keys
+        if grad is not None:
+            share = row_dot(grad, bias)
+            share = share if share.ndim == 2 else share.sum(1)
+            total[:, -share.shape[1] :] += share
+    return total
+
+
+def bias_total(bias_terms: BiasTerms, grads: tuple[Tensor | None, ...], tokens: Tokens) -> Float[Tensor, " b"]:
+    """Contribution of biases that are added after pooling."""
+    total = tokens.new_zeros(len(tokens))
+    for (_, bias), grad in zip(bias_terms, grads, strict=True):
+        if grad is not None:
+            total = total + (at_least_float32(grad) * bias).flatten(1).sum(-1)
     return total

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from vitreous.capture.black_box_probe import BiasShares, BlackBoxProbe, refuse_other_rows
 from vitreous.capture.forward import HeadOutput
-from vitreous.capture.layer import Gradients, Layer, interleave_targets
+from vitreous.capture.layer import BlockLayer, Gradients, Layer, interleave_targets, or_zeros
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.operations import LinearisedForward
-from vitreous.capture.trace import Backward, Segment, Trace, backward, share, trace
+from vitreous.capture.trace import Backward, Segment, backward, share, trace
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.layout import Layout, layout_of
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from vitreous.capture.relevance import Rules
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NetworkLayer:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class NetworkLayer(BlockLayer):
     """States of one block of a network, and gradients of the score.
 
     Tensors have one row per image and target (r), ordered image by image, then target by target; they are detached
@@ -52,21 +52,10 @@ class NetworkLayer:
         Shares of constants at tensors whose place in the image is not known (windows, pooled vectors), [r].
     """
 
-    index: int
-    depth: int
-    layout: Layout
     map_layout: Layout
-    targets: int
     segment: Segment
     tokens: TokenGrid
-    readout: Float[Tensor, "r n"]
-    gradients: Gradients
     unplaced: Float[Tensor, " r"] | None = None
-    has_graph: bool = False
-
-    def rows(self, per_image: Tensor) -> Tensor:
-        """Repeat a tensor per image to one row per image and target."""
-        return per_image if self.targets == 1 else per_image.repeat_interleave(self.targets, 0)
 
     def to_grid(self, scores: Float[Tensor, "r n"]) -> Float[Tensor, "r m"]:
         """Scores of this block's tokens on the grid of the map; sums are preserved."""
@@ -92,22 +81,8 @@ class NetworkLayer:
     def normed(self) -> NoReturn:
         raise SpecError("the output of a block's first norm is not known in a network; of='input' would work")
 
-    @property
-    def hidden_grad(self) -> Float[Tensor, "r n d"]:
-        return self._requested("hidden", self.gradients.hidden)
-
-    @property
-    def output_grad(self) -> Float[Tensor, "r n d"]:
-        return self._requested("output", self.gradients.output)
-
-    @property
-    def biases(self) -> Float[Tensor, "r m"]:
-        return self._requested("biases", self.gradients.biases)
-
-    def _requested(self, name: str, gradient: Tensor | None) -> Tensor:
-        if gradient is None:
-            raise SpecError(f"this layer of a network holds no {name} gradient; the method needs a ViT with an adapter")
-        return gradient
+    def describe_missing(self, name: str, fact: str) -> str:
+        return f"this layer of a network holds no {name} gradient; the method needs a ViT with an adapter"
 
 
 Layer.register(NetworkLayer)
@@ -211,50 +186,37 @@ class NetworkProbe(BlackBoxProbe):
 
     def _iterate_layers(self, layer_pass: LayerPass, down_to: int) -> Iterator[Any]:
         """Yield the layers of `layers`."""
-        self._refuse_attention(layer_pass)
-        traced = self._trace(
-            LinearisedForward(layer_pass.lin, record_constants=layer_pass.biases, copy_recorded=self.model.copy),
-            down_to,
-        )
-        columns = [score.sum() for score in self._scores(traced)]
+        if layer_pass.attention or layer_pass.presence:
+            raise ModelError(needs_vit(self.model, "attention matrices"))
+        mode, modules = self._mode(layer_pass), [block.module for block in self.model.blocks]
+        images = self.images if mode.differentiable else self.images.detach()
+        traced = trace(self.model.module, lambda: self.model.call(images), modules, mode, down_to=down_to, cut=False)
+        with torch.enable_grad():
+            # outside of the linearised forward: the gradient of logits and score is exact
+            logits = self.model.read(traced.output)
+            refuse_other_rows(self.model, logits, len(self.images))
+            if self._cache.head_output is None:
+                self._cache.head_output = HeadOutput(logits.detach(), logits.new_zeros(len(logits), 0))
+            totals = [score.sum() for score in self.target_scores(logits)]
         self.bias_shares = BiasShares(
             head=self.images.new_zeros(self.rows, self.layout.tokens), pooled=self.images.new_zeros(self.rows)
         )
         if not layer_pass.gradients:
             yield from (self._layer(segment, Gradients()) for segment in reversed(traced.segments))
             return
-        for steps in zip(*(backward(traced, score, outputs=True) for score in columns), strict=True):
+        for steps in zip(*(backward(traced, total, outputs=True) for total in totals), strict=True):
             yield self._step_layer(list(steps), layer_pass.biases)
 
-    def _refuse_attention(self, layer_pass: LayerPass) -> None:
-        if layer_pass.attention or layer_pass.presence:
-            raise ModelError(needs_vit(self.model, "attention matrices"))
-
-    def _trace(self, mode: LinearisedForward, down_to: int) -> Trace:
-        images = self.images if mode.differentiable else self.images.detach()
-        modules = [block.module for block in self.model.blocks]
-        return trace(self.model.module, lambda: self.model.call(images), modules, mode, down_to=down_to, cut=False)
-
-    def _scores(self, traced: Trace) -> list[Float[Tensor, " b"]]:
-        """Scores with graph, one tensor per target; the logits are cached.
-
-        Logits and score are computed outside of the linearised forward: their gradient is exact.
-        """
-        with torch.enable_grad():
-            logits = self.model.read(traced.output)
-        refuse_other_rows(self.model, logits, len(self.images))
-        if self._cache.head_output is None:
-            self._cache.head_output = HeadOutput(logits.detach(), logits.new_zeros(len(logits), 0))
-        with torch.enable_grad():
-            return self.target_scores(logits)
+    def _mode(self, layer_pass: LayerPass) -> LinearisedForward:
+        """The rules of the backward pass."""
+        return LinearisedForward(layer_pass.lin, record_constants=layer_pass.biases, copy_recorded=self.model.copy)
 
     def _step_layer(self, steps: list[Backward], biases: bool) -> NetworkLayer:
         segment = steps[0].segment
         tokens: TokenGrid = self.model.blocks[segment.index].tokens
         gradients = Gradients(hidden=interleave_targets([tokens.tokens(step.gradient) for step in steps]))
         if segment.output is not None and tokens.holds(segment.output.shape):
-            at_output = [step.output_gradient for step in steps]
-            columns = [tokens.tokens(torch.zeros_like(segment.output) if g is None else g) for g in at_output]
+            columns = [tokens.tokens(or_zeros(step.output_gradient, segment.output)) for step in steps]
             gradients = replace(gradients, output=interleave_targets(columns))
         if not biases:
             return self._layer(segment, gradients)
@@ -287,19 +249,18 @@ class NetworkProbe(BlackBoxProbe):
         tokens: TokenGrid = self.model.blocks[segment.index].tokens
         own = self._own_layout(tokens)
         layout = own if own.cells != self.layout.cells or own.prefix != self.layout.prefix else self.layout
-        readout = self.images.new_zeros(self.rows, layout.tokens)
         return NetworkLayer(
-            segment.index,
-            self.model.depth,
-            layout,
-            self.layout,
-            self.targets_per_image,
-            segment,
-            tokens,
-            readout,
-            gradients,
-            unplaced,
-            self.keeps_graph,
+            index=segment.index,
+            depth=self.model.depth,
+            layout=layout,
+            targets=self.targets_per_image,
+            readout=self.images.new_zeros(self.rows, layout.tokens),
+            gradients=gradients,
+            has_graph=self.keeps_graph,
+            map_layout=self.layout,
+            segment=segment,
+            tokens=tokens,
+            unplaced=unplaced,
         )
 
     def pixel_gradient(self, lin: Linearisation = PLAIN) -> Float[Tensor, "r c H W"]:

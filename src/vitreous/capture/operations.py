@@ -26,12 +26,13 @@ The rule for skip connections (`residual`) is refused: a sum of two tensors does
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vitreous.capture import affine_rules, attention_rules, gate_rules, norm_rules  # noqa: F401 - registers the rules
@@ -49,6 +50,7 @@ from vitreous.capture.operation_registry import (
     without_parameters,
 )
 from vitreous.core.errors import SpecError
+from vitreous.models.eval_mode import parts
 
 __all__ = ["Added", "LinearisedForward", "operation_rule"]
 
@@ -174,6 +176,18 @@ class LinearisedForward(TorchFunctionMode):
         """The tensor with its gradient multiplied by `factor`."""
         return damp(x, factor)
 
+    def gradients(
+        self, source: Tensor, inputs: Sequence[Tensor], upstream: Tensor | None = None
+    ) -> Sequence[Tensor | None]:
+        """Gradients of `source` times `upstream` under the linearisation; None where it does not depend on an input."""
+        return torch.autograd.grad(source, inputs, upstream, allow_unused=True, retain_graph=True)
+
+    @contextmanager
+    def marking(self, module: nn.Module) -> Iterator[None]:
+        """Context in which the parameters of a module are constants of the linearised backward pass."""
+        self.detaches_parameters = has_trainable_parameters(module)
+        yield
+
     def record(self, output: Tensor, constant: Tensor | None, operation: str) -> Tensor:
         if constant is None or not self.record_constants or not output.requires_grad:
             return output
@@ -183,3 +197,12 @@ class LinearisedForward(TorchFunctionMode):
             output = recorded.clone()
         self.added.append(Added(recorded, constant.detach(), operation, recorded._version))
         return output
+
+
+def has_trainable_parameters(module: nn.Module) -> bool:
+    """Whether a parameter requires gradients. Cheaper than `module.parameters()`; called on every forward."""
+    return any(
+        parameter is not None and parameter.requires_grad
+        for part in parts(module)
+        for parameter in part._parameters.values()
+    )

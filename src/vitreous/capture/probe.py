@@ -16,8 +16,17 @@ from vitreous.capture.black_box_probe import BiasShares, BlackBoxProbe
 from vitreous.capture.embedding import embed
 from vitreous.capture.forward import BlockStates, HeadOutput, run, run_block, run_head
 from vitreous.capture.fused_attention import is_used
-from vitreous.capture.head_backward import HeadGradients, backpropagate_head
-from vitreous.capture.layer import Layer, backward, interleave_gradients, interleave_targets, slope_in_presence
+from vitreous.capture.layer import (
+    Gradients,
+    Layer,
+    backward,
+    bias_map,
+    bias_total,
+    interleave_columns,
+    interleave_targets,
+    or_zeros,
+    slope_in_presence,
+)
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.memory import free_bytes, rows_that_fit, weighing
 from vitreous.capture.network_probe import LayerPass, NetworkProbe
@@ -117,41 +126,71 @@ class Probe(NetworkProbe):
     def _iterate_layers(self, layer_pass: LayerPass, down_to: int) -> Iterator[Layer]:
         """Yield the layers of `layers`. The graph of a block ends at its input, so each block can be freed after use."""
         block_states = self._forward(layer_pass, down_to)
-        head_gradients = self._head_gradients(layer_pass) if layer_pass.gradients else None
+        upstreams, head_slope = self._backpropagate_head(layer_pass) if layer_pass.gradients else ([], None)
         readout = self.head_output.readout.repeat_interleave(self.targets_per_image, 0)
-        upstream = head_gradients.grads if head_gradients is not None else []
         for index in reversed(range(down_to, self.vit.depth)):
             states = block_states.pop() if block_states else self._run(index, self.states[index], layer_pass)
-            common = (index, self.vit.depth, self.layout, self.place, self.vit.blocks[index], states)
-            if not layer_pass.gradients:
-                yield Layer(*common, self.targets_per_image, readout)
-                continue
-            columns = [backward(states, g, layer_pass.normed, keep=g is not upstream[-1]) for g in upstream]
-            row_gradients = interleave_gradients(columns)
-            if layer_pass.biases and row_gradients.biases is None:  # a block without biases
-                assert row_gradients.hidden is not None
-                row_gradients = replace(row_gradients, biases=torch.zeros_like(row_gradients.hidden[..., 0]))
-            if layer_pass.presence and layer_pass.attention:
-                slope = slope_in_presence(states, row_gradients)
-                if head_gradients is not None and head_gradients.presence is not None and index == self.vit.depth - 1:
-                    slope = slope + head_gradients.presence
-                row_gradients = replace(row_gradients, presence=slope)
-            yield Layer(*common, self.targets_per_image, readout, row_gradients)
-            upstream = [column.hidden for column in columns if column.hidden is not None]
+            gradients = Gradients()
+            if layer_pass.gradients:
+                gradients, upstreams = backward(states, upstreams, layer_pass.normed)
+                if layer_pass.presence and layer_pass.attention:
+                    slope = slope_in_presence(states, gradients)
+                    slope = slope if head_slope is None else slope + head_slope
+                    gradients, head_slope = replace(gradients, presence=slope), None
+            yield self._layer_of_states(index, states, readout, gradients)
 
-    def _head_gradients(self, layer_pass: LayerPass) -> HeadGradients:
-        head_gradients = backpropagate_head(
-            self.vit, self.states[-1], self._scores_of_head, layer_pass.lin, layer_pass.biases, layer_pass.presence
+    def _layer_of_states(
+        self, index: int, states: BlockStates, readout: Float[Tensor, "r n"], gradients: Gradients
+    ) -> Layer:
+        return Layer(
+            index=index,
+            depth=self.vit.depth,
+            layout=self.layout,
+            targets=self.targets_per_image,
+            readout=readout,
+            gradients=gradients,
+            has_graph=self.keeps_graph,
+            place=self.place,
+            block=self.vit.blocks[index],
+            states=states,
         )
-        if head_gradients.biases is not None and head_gradients.pooled_biases is not None:
-            self.bias_shares = BiasShares(head_gradients.biases, head_gradients.pooled_biases)
-        return head_gradients
 
-    def _scores_of_head(self, head_output: HeadOutput) -> list[Float[Tensor, " b"]]:
-        """Scores with graph, one tensor per target. Caches the logits, so that the arg-max needs no extra forward."""
-        if self._cache.head_output is None:
-            self._cache.head_output = HeadOutput(head_output.logits.detach(), head_output.readout)
-        return self.target_scores(head_output.logits)
+    def _backpropagate_head(self, layer_pass: LayerPass) -> tuple[list[Tokens], Float[Tensor, "r n"] | None]:
+        """Run the head forward once, and backward once per target.
+
+        Returns the gradients at the encoder's output, one tensor per target, and the gradient in the presence of each
+        token in the pooling if it is needed. Shares of the head's biases become `bias_shares`.
+        """
+        leaf = self.states[-1].detach().requires_grad_()
+        presence = torch.zeros_like(leaf[..., 0]).requires_grad_() if layer_pass.presence else None
+        with torch.enable_grad():
+            head_output = run_head(self.vit, leaf, layer_pass.lin, layer_pass.biases, presence)
+            if self._cache.head_output is None:  # so that the predicted class needs no forward of its own
+                self._cache.head_output = HeadOutput(head_output.logits.detach(), head_output.readout)
+            totals = [score.sum() for score in self.target_scores(head_output.logits)]
+        token_terms, pooled_terms = head_output.token_bias_terms, head_output.pooled_bias_terms
+        first_pooled = 1 + len(token_terms)
+        after_pooled = first_pooled + len(pooled_terms)
+        inputs = [leaf, *(output for output, _ in (*token_terms, *pooled_terms))]
+        inputs += [] if presence is None else [presence]
+        upstreams: list[Tokens] = []
+        columns: list[dict[str, Tensor]] = []
+        for total in totals:
+            grads = torch.autograd.grad(total, inputs, allow_unused=True, retain_graph=total is not totals[-1])
+            upstreams.append(or_zeros(grads[0], leaf))
+            column: dict[str, Tensor] = {}
+            if presence is not None:
+                column["presence"] = or_zeros(grads[-1], presence)
+            if (
+                layer_pass.biases
+            ):  # an attention pooler may skip prefix tokens; they add no biases, and their share is 0
+                column["head"] = bias_map(token_terms, grads[1:first_pooled], leaf)
+                column["pooled"] = bias_total(pooled_terms, grads[first_pooled:after_pooled], leaf)
+            columns.append(column)
+        rows = interleave_columns(columns)
+        if layer_pass.biases:
+            self.bias_shares = BiasShares(rows["head"], rows["pooled"])
+        return upstreams, rows.get("presence")
 
     def _forward(self, layer_pass: LayerPass, down_to: int) -> list[BlockStates]:
         """Run the encoder; return the states of the blocks from `down_to` on, or none if they would not fit into memory."""

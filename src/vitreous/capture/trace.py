@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitreous.capture.layer import or_zeros
 from vitreous.capture.operations import Added, LinearisedForward
 from vitreous.core.errors import ModelError
-from vitreous.models.eval_mode import evaluating, parts, removing_hooks
+from vitreous.models.eval_mode import evaluating, removing_hooks
 
 ACTIVE: ContextVar[Tracer | None] = ContextVar("vitreous_tracer", default=None)
 
@@ -39,6 +40,8 @@ class Trace:
 
     Attributes
     ----------
+    mode
+        The rules of the linearised backward pass.
     output
         What the model returned, with the graph back to the last cuts.
     segments
@@ -47,9 +50,10 @@ class Trace:
         Whether the graph is cut at every block call, or only at the first.
     """
 
+    mode: LinearisedForward
     output: Any
     segments: list[Segment]
-    cut: bool = True
+    cut: bool
 
     @property
     def changed_in_place(self) -> bool:
@@ -76,9 +80,8 @@ class Tracer:
         self.mode.active = True
         with torch._C.DisableTorchFunction():  # these operations are ours, not the model's
             key, x = first_tensor(args, kwargs)
-            entered = (
-                x.clone() if self.mode.copy_recorded else x
-            )  # neither the state nor its history changes with x then
+            # neither the state nor its history changes with x if it is a copy
+            entered = x.clone() if self.mode.copy_recorded else x
             leaf = entered.view_as(entered) if not self.cut and x.requires_grad else entered.detach().requires_grad_()
             entering = leaf.clone() if self.mode.copy_recorded else leaf
         segment = Segment(index, entered, leaf)
@@ -141,7 +144,6 @@ def trace(
     -------
     Trace
     """
-    mode.detaches_parameters = has_trainable_parameters(module)
     tracer = Tracer(mode, down_to, cut or (mode.copy_recorded and not mode.differentiable))
     distinct = dict.fromkeys(blocks)
     handles = [block.register_forward_pre_hook(tracer.enter, prepend=True, with_kwargs=True) for block in distinct]
@@ -149,32 +151,61 @@ def trace(
     token = ACTIVE.set(tracer)
     try:
         # the gradient flag is the caller's again afterwards; `enter` switches it on
-        with removing_hooks(handles), evaluating(module), torch.set_grad_enabled(mode.differentiable), mode:
+        with (
+            removing_hooks(handles),
+            evaluating(module),
+            mode.marking(module),
+            torch.set_grad_enabled(mode.differentiable),
+            mode,
+        ):
             output = forward()
     finally:
         ACTIVE.reset(token)
     tracer.close_constants()
-    return Trace(output, tracer.segments, tracer.cut)
+    return Trace(mode, output, tracer.segments, tracer.cut)
 
 
-def has_trainable_parameters(module: nn.Module) -> bool:
-    """Whether a parameter requires gradients. Cheaper than `module.parameters()`; called on every forward."""
-    return any(
-        parameter is not None and parameter.requires_grad
-        for part in parts(module)
-        for parameter in part._parameters.values()
-    )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Backward:
-    """Gradients of a score at one block call."""
+    """Gradients of a score at one block call, added up over the ways on which the call is reached.
+
+    Attributes
+    ----------
+    segment
+        The block call.
+    input_gradient, output_gradient
+        At the block's input and output; None where nothing arrived.
+    added
+        Constants of this segment with the gradients at their outputs.
+    missing
+        Share of the score that entered the cut above and did not come out here; 0 if not measured.
+    """
 
     segment: Segment
-    gradient: Tensor  # at the block's input
-    output_gradient: Tensor | None  # at the block's output
-    added: list[tuple[Added, Tensor]]  # constants of this segment with the gradients at their outputs
-    missing: float  # share of the score that entered the cut above and did not come out here; 0 if not measured
+    input_gradient: Tensor | None = None
+    output_gradient: Tensor | None = None
+    added: list[tuple[Added, Tensor]] = field(default_factory=list)
+    missing: float = 0.0
+
+    @property
+    def gradient(self) -> Tensor:
+        """The gradient at the block's input."""
+        return or_zeros(self.input_gradient, self.segment.leaf)
+
+    def tensors(self, outputs: bool) -> Iterator[tuple[Tensor, str | Added]]:
+        """Tensors whose gradients are computed, and what each is: "input", "output" or an added constant."""
+        yield self.segment.leaf, "input"
+        if outputs and self.segment.output is not None and self.segment.output.requires_grad:
+            yield self.segment.output, "output"
+        yield from ((added.output, added) for added in self.segment.added)
+
+    def add(self, kind: str | Added, gradient: Tensor) -> None:
+        if kind == "input":
+            self.input_gradient = gradient if self.input_gradient is None else self.input_gradient + gradient
+        elif kind == "output":
+            self.output_gradient = gradient if self.output_gradient is None else self.output_gradient + gradient
+        elif isinstance(kind, Added):
+            self.added.append((kind, gradient))
 
 
 def backward(trace: Trace, score: Tensor, *, outputs: bool = False, measure: bool = False) -> Iterator[Backward]:
@@ -184,58 +215,33 @@ def backward(trace: Trace, score: Tensor, *, outputs: bool = False, measure: boo
     left. `score` is one number. With `outputs`, gradients at the blocks' outputs are returned too; with `measure`, what is
     missing at every cut.
     """
-    segments = trace.segments
-    gradients: list[Tensor | None] = [None] * len(segments)
-    output_gradients: list[Tensor | None] = [None] * len(segments)
+    steps = [Backward(segment) for segment in trace.segments]
 
-    def add_to(sums: list[Tensor | None], i: int, grad: Tensor) -> None:
-        before = sums[i]
-        sums[i] = grad if before is None else before + grad
-
-    constants: list[list[tuple[Added, Tensor]]] = [[] for _ in segments]
-
-    def spread(source: Tensor, upstream: Tensor | None, below: int) -> float:
+    def spread(source: Tensor, upstream: Tensor | None, below: list[Backward]) -> float:
         """Send the gradient of `source` to all cuts below it; return what got lost of source · upstream."""
-        inputs: list[Tensor] = []
-        kinds: list[tuple[int, Any]] = []
-        for i in range(below):
-            inputs.append(segments[i].leaf)
-            kinds.append((i, None))
-            if outputs and (out := segments[i].output) is not None and out.requires_grad:
-                inputs.append(out)
-                kinds.append((i, "output"))
-            for added in segments[i].added:
-                inputs.append(added.output)
-                kinds.append((i, added))
-        if not inputs or not source.requires_grad:
+        if not below or not source.requires_grad:
             return 0.0
-        input_gradients = torch.autograd.grad(source, inputs, upstream, allow_unused=True, retain_graph=True)
-        terms: list[Tensor] = []
-        for (i, kind), tensor, grad in zip(kinds, inputs, input_gradients, strict=True):
-            if grad is None:
+        inputs = [(step, tensor, kind) for step in below for tensor, kind in step.tensors(outputs)]
+        gradients = trace.mode.gradients(source, [tensor for _, tensor, _ in inputs], upstream)
+        shares: list[Tensor] = []
+        for (step, tensor, kind), gradient in zip(inputs, gradients, strict=True):
+            if gradient is None:
                 continue
-            if kind is None:
-                add_to(gradients, i, grad)
-                terms += [(tensor.detach() * grad).sum(dtype=torch.float64)] if measure else []
-            elif kind == "output":
-                add_to(output_gradients, i, grad)
-            else:
-                constants[i].append((kind, grad))
-                terms += [share(kind.constant, grad).sum(dtype=torch.float64)] if measure else []
+            step.add(kind, gradient)
+            if measure and kind != "output":
+                value = kind.constant if isinstance(kind, Added) else tensor.detach()
+                shares.append(share(value, gradient).sum(dtype=torch.float64))
         if not measure:
             return 0.0
-        arrived = sum(terms, source.new_zeros((), dtype=torch.float64))
         total = (source.detach() if upstream is None else source.detach() * upstream).sum(dtype=torch.float64)
-        return (total - arrived).item()
+        return (total - sum(shares)).item()
 
-    missing = spread(score, None, len(segments))
-    for i in reversed(range(len(segments))):
-        segment = segments[i]
-        arrived = gradients[i]
-        gradient = torch.zeros_like(segment.leaf) if arrived is None else arrived
-        yield Backward(segment, gradient, output_gradients[i], constants[i], missing)
-        if i and trace.cut:  # otherwise the first pass has reached all of them
-            missing = spread(segment.entered, gradient, i)
+    missing = spread(score, None, steps)
+    for index, step in reversed(list(enumerate(steps))):
+        step.missing = missing
+        yield step
+        if index and trace.cut:  # otherwise the first pass has reached all of them
+            missing = spread(step.segment.entered, step.gradient, steps[:index])
 
 
 def share(constant: Tensor, gradient: Tensor) -> Tensor:
