@@ -40,7 +40,7 @@ import vitreous  # noqa: E402 - the suite and the package lie beside this file
 from vitreous import explanation  # noqa: E402
 from vitreous.capture import fused  # noqa: E402
 from vitreous.capture.cuda_graphs import CACHES, CALLS_BEFORE_RECORDING, cache_of, record  # noqa: E402
-from vitreous.capture.fused_attention import FusedAttention  # noqa: E402
+from vitreous.capture.fused import FusedAttention  # noqa: E402
 from vitreous.capture.linearise import Linearisation  # noqa: E402
 from vitreous.capture.precision import computing  # noqa: E402
 from vitreous.core.errors import Caveat, VitreousError  # noqa: E402

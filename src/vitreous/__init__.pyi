@@ -12,8 +12,8 @@ from vitreous.capture.linearise import Linearisation as Linearisation
 from vitreous.capture.operation_registry import operation_rule as operation_rule
 from vitreous.capture.probe import Probe as Probe
 from vitreous.capture.see_through import see_through as see_through
-from vitreous.capture.text_target import TextTarget as TextTarget
-from vitreous.capture.text_target import text_target as text_target
+from vitreous.capture.targets import TextTarget as TextTarget
+from vitreous.capture.targets import text_target as text_target
 from vitreous.catalogue import list_methods as list_methods
 from vitreous.catalogue import list_metrics as list_metrics
 from vitreous.catalogue import list_models as list_models

@@ -14,8 +14,7 @@ import vitreous
 from tests.capture.test_operations import Gated, convnext, plain_vit, randomise, swiglu_eva, swin, torchvision_vit
 from tests.models.families import FAMILIES, seen
 from vitreous.capture.backward_functions import Phase, ResidualSum
-from vitreous.capture.differentiable import DifferentiableNetworkProbe, DifferentiableProbe
-from vitreous.capture.differentiable_operations import DifferentiableForward
+from vitreous.capture.differentiable import DifferentiableForward, DifferentiableNetworkProbe, DifferentiableProbe
 from vitreous.capture.linearise import LINEARISATIONS, Linearisation
 from vitreous.capture.network_probe import NetworkProbe
 from vitreous.capture.operation_registry import RULES, Call

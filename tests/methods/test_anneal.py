@@ -13,7 +13,7 @@ from tests.models.families import pictures, seen, tiny
 from tests.reference.reference import HELD
 from tests.reference.scene import look
 from tests.reference.tokens import token_x_gradient
-from vitreous.capture import coalitions
+from vitreous.capture import path_gradients
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.methods.anneal import draw_coalitions
@@ -91,7 +91,7 @@ def test_coalitions_may_be_drawn_one_by_one():
 def test_coalitions_run_together_or_one_by_one(monkeypatch):
     probe = Probe(seen("vit-mean"), pictures(), torch.tensor([[1, 2], [3, 4]]), "probability")
     together = resolve("anneal(coalitions=6)")(probe).patches
-    monkeypatch.setattr(coalitions, "at_once", lambda probe, count: 1)
+    monkeypatch.setattr(path_gradients, "coalitions_at_once", lambda probe, count: 1)
     alone = resolve("anneal(coalitions=6)")(probe).patches
 
     torch.testing.assert_close(alone, together, rtol=0, atol=1e-12 * together.abs().max().item())
@@ -102,10 +102,10 @@ def test_pictures_may_lie_where_the_model_is_not():
     probe = Probe(seen("vit-mean"), pictures(), torch.tensor(TARGETS), "probability")
     keep = draw_coalitions(pictures(), 12, 4, 0.5, True, seed=0)
     scores_of = resolve("temper").token_scores
-    found = coalitions.in_coalitions(probe, keep, scores_of)
+    found = path_gradients.in_coalitions(probe, keep, scores_of)
     probe.originals = probe.originals.to("meta")
 
-    torch.testing.assert_close(coalitions.in_coalitions(probe, keep, scores_of), found)
+    torch.testing.assert_close(path_gradients.in_coalitions(probe, keep, scores_of), found)
 
 
 def test_another_map_can_be_averaged():

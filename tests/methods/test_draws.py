@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from vitreous.capture.subsets import Sizes
+from vitreous.capture.packed import Sizes
 from vitreous.capture.threads import thread_pool
 from vitreous.methods import masks, random_control
 from vitreous.methods.path_methods import draw_gaussians

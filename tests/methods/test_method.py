@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import vitreous
-from vitreous.capture.targets import ClassTarget, Target
-from vitreous.capture.text_target import text_target
+from vitreous.capture.targets import ClassTarget, Target, text_target
 from vitreous.explanation import choose_score_function, explain_batch
 from vitreous.methods import decompose, options
 from vitreous.methods.folds import first

@@ -9,7 +9,7 @@ import torch
 
 import vitreous
 from tests.models.families import pictures, seen
-from vitreous.capture.coalitions import in_coalitions
+from vitreous.capture.path_gradients import in_coalitions
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ShapeError
 from vitreous.methods import shapley, tis

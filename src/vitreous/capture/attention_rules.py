@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.capture.backward_functions import Damp, damp
+from vitreous.capture.backward_functions import Damp, attention_at, damp, softmax_at
 from vitreous.capture.operation_registry import Call, Role, built_in_rule, depends, give_role, name_of, role_of
-from vitreous.capture.softmax_temperature import attention_at, softmax_at
 from vitreous.core.errors import ModelError
 
 MULTI_HEAD_ARGUMENTS = tuple(inspect.signature(F.multi_head_attention_forward).parameters)

@@ -15,7 +15,8 @@ from vitreous.capture.forward import HeadOutput
 from vitreous.capture.fused import at_least_float32
 from vitreous.capture.layer import interleave_targets
 from vitreous.capture.memory import rows_that_fit
-from vitreous.capture.pixels import ImageVariants, LogitReader, outputs_of_variants
+from vitreous.capture.pixels import ImageVariants, LogitReader
+from vitreous.capture.progress import run_in_pieces
 from vitreous.capture.score_function import ScoreFunction, per_row, resolve_score_function, two_class_logits
 from vitreous.core.deprecation import renamed_attributes, renamed_parameters
 from vitreous.core.errors import ModelError, ShapeError, SpecError
@@ -283,16 +284,25 @@ class BlackBoxProbe:
         """Return the score of every image in `variants`, which are given as for `pixel_logits`."""
         return per_row(self._pixel_outputs(variants, self._reader))
 
+    @torch.no_grad()
     def _pixel_outputs(
         self,
         variants: ImageVariants | Float[Tensor, "b s colours H W"],
         reader: Callable[[int], LogitReader] | None = None,
     ) -> Float[Tensor, "b s c"]:
+        """Logits of all images, in pieces that fit into memory; `reader` makes the function that reduces each piece."""
         variants = variants if isinstance(variants, ImageVariants) else ImageVariants.of(variants.to(self.images))
-        if variants.rows not in (len(self.images), self.rows):
-            raise ShapeError(f"images are asked about for {len(self.images)} images, not for {variants.rows}")
-        read = None if reader is None else reader(variants.rows)
-        return outputs_of_variants(variants, self.run_model, self.images_that_fit, self.images.device, read)
+        rows, subsets = variants.rows, variants.subsets
+        if rows not in (len(self.images), self.rows):
+            raise ShapeError(f"images are asked about for {len(self.images)} images, not for {rows}")
+        order = torch.arange(rows * subsets, device=self.images.device)
+
+        def run_piece(piece: slice) -> Logits:
+            return self.run_model(variants.make(order[piece] // subsets, order[piece] % subsets))
+
+        read = None if reader is None else reader(rows)
+        reduce = None if read is None else lambda logits, index: read(logits, index // subsets)
+        return run_in_pieces(run_piece, order, self.images_that_fit, reduce).unflatten(0, (rows, subsets))
 
     def run_model(self, images: Images) -> Logits:
         """Return the model's logits for images of the same size as the probe's."""

@@ -17,10 +17,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from vitreous.capture.fused_attention import FusedAttention
+from vitreous.capture.backward_functions import attention_at, softmax_at
+from vitreous.capture.fused import FusedAttention
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.precision import full_precision, half_products, in_blocks
-from vitreous.capture.softmax_temperature import attention_at, softmax_at
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.tensor_types import Images, Logits, Mixing, PerHead, Pooled, Tokens
 from vitreous.models.vit import AttentionPool, Block, LinearPool, MlpBranch, TokenPositions, ViT

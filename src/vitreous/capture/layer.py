@@ -10,8 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.forward import BiasTerms, BlockStates
-from vitreous.capture.fused import at_least_float32, positive_mean, row_dot
-from vitreous.capture.fused_attention import presence_grad
+from vitreous.capture.fused import at_least_float32, positive_mean, presence_grad, row_dot
 from vitreous.core.deprecation import renamed_attributes
 from vitreous.core.errors import SpecError
 from vitreous.models.tensor_types import Tokens

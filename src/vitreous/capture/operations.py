@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vitreous.capture import affine_rules, attention_rules, gate_rules, norm_rules  # noqa: F401 - registers the rules
+from vitreous.capture import affine_rules, attention_rules, gate_rules  # noqa: F401 - registers the rules
 from vitreous.capture.backward_functions import damp
 from vitreous.capture.linearise import Linearisation
 from vitreous.capture.operation_registry import (

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, repeat
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,9 +16,8 @@ from vitreous.capture.linearise import PLAIN
 from vitreous.capture.pixels import LogitReader
 from vitreous.capture.precision import in_blocks
 from vitreous.capture.progress import run_in_pieces
-from vitreous.capture.subsets import Sizes, tokens_of
 from vitreous.models.eval_mode import evaluating
-from vitreous.models.tensor_types import Logits, Pooled, Tokens
+from vitreous.models.tensor_types import Keep, Logits, Pooled, Tokens
 from vitreous.models.vit import AttentionBranch, AttentionPool, Layout, LinearPool, TokenPositions, ViT
 
 Packed = Float[Tensor, "1 all d"]  # tokens of all sequences, concatenated
@@ -104,3 +106,48 @@ def split_by_length(
     shapes = [place.index.shape for place in places if place.index is not None]
     parts = heads[0].split([k * n for k, n in shapes], dim=1)
     return [part.unflatten(1, shape).transpose(0, 1) for part, shape in zip(parts, shapes, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Subsets of all images, sorted by size."""
+
+    order: Int[Tensor, " all"]  # subset indices, from the smallest subset to the largest
+    counts: list[int]  # distinct sizes
+    many: list[int]  # number of subsets of each size
+
+    @classmethod
+    def of(cls, keep: Keep) -> Sizes:
+        counts = keep.sum(-1).flatten()
+        order = counts.argsort(stable=True)
+        sizes, many = counts.cpu().unique(return_counts=True)  # one GPU synchronisation here instead of one per size
+        return cls(order, sizes.tolist(), many.tolist())
+
+    def __iter__(self) -> Iterator[tuple[int, Int[Tensor, " same"]]]:
+        """Yield every size and the indices of its subsets."""
+        yield from zip(self.counts, self.order.split(self.many), strict=True)
+
+    def within(self, piece: slice) -> Iterator[tuple[int, slice]]:
+        """Yield the sizes that occur in a slice of `order`, and where in the slice."""
+        first = 0
+        for count, many in zip(self.counts, self.many, strict=True):
+            start, stop = max(first, piece.start), min(first + many, piece.stop)
+            if start < stop:
+                yield count, slice(start - piece.start, stop - piece.start)
+            first += many
+
+    def that_fit(self, room: int, prefix: int) -> Callable[[int], int]:
+        """Return a function from a start in `order` to the number of subsets from there that fit into `room` tokens."""
+        lengths = (
+            length
+            for count, many in zip(self.counts, self.many, strict=True)
+            for length in repeat(prefix + count, many)
+        )
+        ends = list(accumulate(lengths, initial=0))
+        return lambda start: bisect_right(ends, ends[start] + room) - 1 - start
+
+
+def tokens_of(keep: Bool[Tensor, "m p"], prefix: int) -> Int[Tensor, "m all"]:
+    """Positions of all tokens: the prefix, then the kept patches in order, then the removed ones."""
+    order = keep.byte().argsort(dim=-1, descending=True, stable=True) + prefix  # `nonzero` would synchronise the GPU
+    return torch.cat([torch.arange(prefix, device=order.device).expand(len(order), -1), order], 1)

@@ -1,4 +1,4 @@
-"""Gradients of the score at given points: other images, or other input tokens of a block.
+"""Gradients of the score at given points: other images, other input tokens of a block, or subsets of the patches.
 
 Points have shape [b s …], s for every image of the probe. They run in small batches, so that the memory of the backward
 pass does not grow with s.
@@ -11,17 +11,20 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import AnyProbe, BlackBoxProbe
 from vitreous.capture.forward import classify_pooled, run_block, run_head
 from vitreous.capture.layer import Layer, interleave_targets
 from vitreous.capture.linearise import PLAIN, Linearisation
+from vitreous.capture.memory import rows_that_fit
+from vitreous.capture.packed import Sizes, tokens_of
 from vitreous.capture.probe import Probe
 from vitreous.capture.progress import Tally, pieces
 from vitreous.core.errors import ModelError, SpecError
-from vitreous.models.vit import LinearPool
+from vitreous.models.tensor_types import Keep
+from vitreous.models.vit import LinearPool, TokenPositions
 
 AT_ONCE = 32  # images whose graphs are in memory together
 
@@ -199,3 +202,54 @@ def logits_of_mean_token(
     mean = lin.normalise(vit.norm, tokens.mean(1, keepdim=True))
     reads = len(vit.pool.rows(tokens.shape[1]))
     return classify_pooled(vit, lin.normalise(vit.pooled_norm, mean).expand(-1, reads, -1), lin)
+
+
+# ── coalitions: only a subset of the patches enters ──────────────────────────────────────────────
+
+
+def probe_with_tokens(probe: Probe, index: Int[Tensor, "m n"], owner: Int[Tensor, " m"]) -> Probe:
+    """Return a probe where row i is the probe's image `owner[i]`, with only the tokens at positions `index[i]`."""
+    part = probe_other_images(probe, probe.images[owner], owner)
+    part.tokens, part.place = probe.tokens[owner[:, None], index], TokenPositions(probe.layout, index)
+    return part
+
+
+def in_coalitions(probe: Probe, keep: Keep, scores: Callable[[Probe], Float[Tensor, "m n"]]) -> Float[Tensor, "r s p"]:
+    """Compute token scores in every coalition and return them per patch; 0 for removed patches.
+
+    Coalitions of equal size run together, as many as fit into memory.
+
+    Parameters
+    ----------
+    probe
+        Model, images, targets and score function.
+    keep
+        Masks of the patches in each coalition, [b s p].
+    scores
+        Function from a probe of coalitions to a score for each of its tokens, prefix included.
+    """
+    (images, several, patches), k, prefix = keep.shape, probe.targets_per_image, probe.layout.prefix
+    flat, tally = keep.flatten(0, 1), Tally(images * several)
+    patch_scores = torch.zeros(len(flat), k, patches, dtype=probe.tokens.dtype, device=keep.device)
+    for count, same in Sizes.of(keep):
+
+        def score_piece(piece: slice, count: int = count, same: Int[Tensor, " same"] = same) -> Tensor:
+            """Scores per patch [rows k p] of a piece of the coalitions of one size."""
+            rows = same[piece]
+            index = tokens_of(flat[rows], prefix)[:, : prefix + count]
+            part = scores(probe_with_tokens(probe, index, rows // several))[:, prefix:].view(len(rows), k, count)
+            place = (index[:, prefix:] - prefix)[:, None].expand(-1, k, -1)
+            return part.new_zeros(len(rows), k, patches).scatter(2, place, part)
+
+        for piece, part in pieces(score_piece, len(same), coalitions_at_once(probe, count), tally):
+            patch_scores[same[piece]] = part.to(patch_scores)
+    return patch_scores.view(images, several, k, patches).transpose(1, 2).flatten(0, 1)
+
+
+def coalitions_at_once(probe: Probe, count: int) -> int:
+    """Number of coalitions whose graphs are in memory together; on a GPU, from the free memory."""
+    tokens = probe.tokens
+    room = rows_that_fit(
+        probe.layout.prefix + count, tokens.shape[-1], tokens.element_size() * probe.vit.depth, tokens.device
+    )
+    return max(1, max(room, AT_ONCE) // probe.targets_per_image)

@@ -15,7 +15,7 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BiasShares, BlackBoxProbe
 from vitreous.capture.embedding import embed
 from vitreous.capture.forward import BlockStates, HeadOutput, run, run_block, run_head
-from vitreous.capture.fused_attention import is_used
+from vitreous.capture.fused import fuses_attention
 from vitreous.capture.layer import (
     Gradients,
     Layer,
@@ -221,7 +221,7 @@ class Probe(NetworkProbe):
     def _run(self, index: int, x: Tokens, layer_pass: LayerPass) -> BlockStates:
         with torch.set_grad_enabled(layer_pass.gradients):
             leaf = x.detach().requires_grad_(layer_pass.gradients)
-            fused = layer_pass.attention and layer_pass.gradients and is_used(leaf)
+            fused = layer_pass.attention and layer_pass.gradients and fuses_attention(leaf)
             states = run_block(
                 self.vit.blocks[index], leaf, self.place, layer_pass.lin, layer_pass.attention, layer_pass.biases, fused
             )

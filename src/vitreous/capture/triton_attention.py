@@ -1,6 +1,6 @@
 """Triton kernels that read attention A = softmax(Q Kᵀ) and its gradient G = D Vᵀ tile by tile, without writing either.
 
-D is the gradient at the output of the attention. Imported by `fused_attention` only. Sums are in float32.
+D is the gradient at the output of the attention. Imported by `fused` only. Sums are in float32.
 """
 
 # The bodies of kernels are compiled by Triton, not by Python.

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from vitreous.capture.coalitions import in_coalitions
+from vitreous.capture.path_gradients import in_coalitions
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.methods.method import Method

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.activation_patching import patched_logits
+from vitreous.capture.interventions import patched_logits
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.methods.masks import blur_images

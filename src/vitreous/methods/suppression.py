@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from vitreous.capture.interventions import suppressed_score
 from vitreous.capture.probe import Probe
-from vitreous.capture.suppress import suppressed_score
 from vitreous.methods.options import Number, Range
 from vitreous.methods.register_method import method
 from vitreous.methods.run import score_and_logits

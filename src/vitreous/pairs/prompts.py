@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitreous.capture.text_target import TextTarget, text_target
+from vitreous.capture.targets import TextTarget, text_target
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.text_towers import padding_options
