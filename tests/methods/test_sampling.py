@@ -464,7 +464,7 @@ def test_forwards_are_counted_as_stated_and_shared_by_targets(spec, several):
 @pytest.mark.parametrize("chunk", [1, 7])
 def test_the_size_of_a_chunk_does_not_matter(spec, chunk, monkeypatch):
     whole = fast(spec)
-    for room in ("probe", "suppress"):
+    for room in ("probe", "interventions"):
         monkeypatch.setattr(f"vitreous.capture.{room}.rows_that_fit", lambda *_: chunk)
 
     same(fast(spec), whole, 1e-12)

@@ -7,7 +7,7 @@ images and are tokens of a grid, whose places `token_places` measures.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,14 +31,15 @@ WEIGHT_LAYERS = (nn.Linear, nn.modules.conv._ConvNd, nn.MultiheadAttention)
 Forward = Callable[[Images], Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BlockInput:
-    """A call of a candidate block: its number among all such calls, and its input."""
+@dataclass(slots=True, eq=False)
+class ModuleCall:
+    """A call of a submodule: its number among all calls that were observed, its first tensor and what it returned."""
 
     number: int
     name: str
     module: nn.Module
-    state: Tensor
+    state: Tensor  # empty if it was called without a tensor of floating-point numbers
+    output: Any = None
 
 
 def find_blocks(
@@ -102,14 +103,14 @@ def find_blocks(
     return tuple(NetworkBlock(call.name, call.module, grid) for call, grid in blocks)
 
 
-def innermost(blocks: list[tuple[BlockInput, TokenGrid]]) -> list[tuple[BlockInput, TokenGrid]]:
+def innermost(blocks: list[tuple[ModuleCall, TokenGrid]]) -> list[tuple[ModuleCall, TokenGrid]]:
     """Blocks without those that hold another one."""
     names = {call.name for call, _ in blocks}
     outer = {name for name in names if any(other.startswith(f"{name}.") for other in names)}
     return [(call, grid) for call, grid in blocks if call.name not in outer]
 
 
-def encoder_part(blocks: list[tuple[BlockInput, TokenGrid]]) -> list[tuple[BlockInput, TokenGrid]]:
+def encoder_part(blocks: list[tuple[ModuleCall, TokenGrid]]) -> list[tuple[ModuleCall, TokenGrid]]:
     """Blocks up to the last one on the coarsest grid: finer grids after it belong to a decoder."""
     coarsest = min(grid.patches for _, grid in blocks)
     last = max(number for number, (_, grid) in enumerate(blocks) if grid.patches == coarsest)
@@ -163,33 +164,40 @@ def matches(name: list[str], pattern: list[str]) -> bool:
 
 def dependent_inputs(
     module: nn.Module, forward: Forward, images: Images, blocks: dict[str, nn.Module]
-) -> list[BlockInput]:
-    """Inputs of blocks that depend on the images, in the order of one forward: not those of a text encoder."""
+) -> list[ModuleCall]:
+    """Calls of blocks whose inputs depend on the images, in the order of one forward: not those of a text encoder."""
     leaf = images.detach().requires_grad_()
     with torch.enable_grad(), LinearisedForward(PLAIN):  # the mode detaches parameters that require gradients
-        calls = observe_inputs(module, forward, leaf, blocks)
-    return [replace(call, state=call.state.detach()) for call in calls if call.state.requires_grad]
+        calls = observe_calls(module, lambda: forward(leaf), blocks)
+    dependent = [call for call in calls if call.state.requires_grad]
+    return [replace(call, state=call.state.detach(), output=None) for call in dependent]
 
 
-def observe_inputs(
-    module: nn.Module, forward: Forward, images: Images, blocks: dict[str, nn.Module], last: int | None = None
-) -> list[BlockInput]:
-    """Inputs of all calls of blocks, in the order of one forward, which ends with the call of number `last`."""
-    calls: list[BlockInput] = []
-    names = {block: name for name, block in blocks.items()}
+def observe_calls(
+    module: nn.Module, forward: Callable[[], Any], observed: Mapping[str, nn.Module], last: int | None = None
+) -> list[ModuleCall]:
+    """Calls of submodules in the order in which they begin in one forward, which ends with the call of number `last`."""
+    calls: list[ModuleCall] = []
+    open_calls: list[ModuleCall] = []
+    names = {part: name for name, part in observed.items()}
 
-    def note(block: nn.Module, args: Any, kwargs: Any) -> None:
+    def begin(part: nn.Module, args: Any, kwargs: Any) -> None:
         try:
             state = first_tensor(args, kwargs)[1]
         except ModelError:
-            state = torch.empty(0)  # called without a tensor; counted, but no block
-        calls.append(BlockInput(len(calls), names[block], block, state))
+            state = torch.empty(0)
+        calls.append(ModuleCall(len(calls), names[part], part, state))
+        open_calls.append(calls[-1])
         if last is not None and len(calls) > last:
             raise StopForward
 
-    hooks = removing_hooks(block.register_forward_pre_hook(note, with_kwargs=True) for block in names)
-    with hooks, evaluating(module), suppress(StopForward):
-        forward(images)
+    def end(part: nn.Module, args: Any, output: Any) -> None:
+        open_calls.pop().output = output
+
+    handles = [part.register_forward_pre_hook(begin, with_kwargs=True) for part in names]
+    handles += [part.register_forward_hook(end) for part in names]
+    with removing_hooks(handles), evaluating(module), suppress(StopForward):
+        forward()
     return calls
 
 
@@ -201,7 +209,7 @@ def confirm_grids(
     forward: Forward,
     image: Images,
     candidates: dict[str, nn.Module],
-    shaped: list[tuple[BlockInput, list[TokenGrid]]],
+    shaped: list[tuple[ModuleCall, list[TokenGrid]]],
     clip: Clip | None,
 ) -> dict[int, TokenGrid]:
     """Grids by number of the call, confirmed or measured once for every shape.
@@ -211,9 +219,9 @@ def confirm_grids(
     words of a language model).
     """
 
-    def input_of(call: BlockInput, images: Images) -> Tensor:
+    def input_of(call: ModuleCall, images: Images) -> Tensor:
         with torch.no_grad():
-            return observe_inputs(module, forward, images, candidates, last=call.number)[call.number].state
+            return observe_calls(module, lambda: forward(images), candidates, last=call.number)[call.number].state
 
     grid_by_shape: dict[tuple[Any, ...], TokenGrid | None] = {}
     map_measured = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.capture.adapter_check import TOLERANCE, compare_with_model, with_agreement
+from vitreous.capture.blocks import ModuleCall, observe_calls
 from vitreous.capture.forward import run_blocks
 from vitreous.core.errors import ModelError, NotAdaptedError
-from vitreous.models.eval_mode import StopForward, evaluating, removing_hooks
+from vitreous.models.eval_mode import StopForward, evaluating
 from vitreous.models.load import adapt
 from vitreous.models.model_call import forward_of, logits_of
 from vitreous.models.tensor_types import Images, Logits, Tokens
@@ -62,8 +63,11 @@ def inner_vits(module: nn.Module, name: str) -> Iterator[ViT]:
 def descriptions(module: nn.Module, path: str, vit: ViT, name: str) -> Iterator[ViT]:
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(2, vit.channels, *vit.size, generator=generator).to(vit.device, vit.dtype)
+    submodules = dict(module.named_modules())
+    del submodules[""]  # the module itself
     try:
-        calls = observed_calls(module, images)
+        with torch.no_grad():
+            calls = observe_calls(module, lambda: module(images), submodules)
     except Exception:  # noqa: BLE001 - the module may raise anything on images of the size of the ViT in it
         return
     whole = replace(
@@ -75,12 +79,12 @@ def descriptions(module: nn.Module, path: str, vit: ViT, name: str) -> Iterator[
         embedding="",
         origin=replace(vit.origin, inner_vit=path),
     )
-    names, inside = {part: key for key, part in module.named_modules()}, set(vit.module.modules())
+    inside = set(vit.module.modules())
     first = next((call for call in calls if call.module in inside), None)
-    if first is None or first.argument is None or first.argument.shape != images.shape:
+    if first is None or first.state.shape != images.shape:
         return
-    if not torch.equal(first.argument, images):  # changed inside the module, such as normalised
-        whole = replace(whole, embed=partial(embed_inside, module, names[first.module], vit.embed))
+    if not torch.equal(first.state, images):  # changed inside the module, such as normalised
+        whole = replace(whole, embed=partial(embed_inside, module, first.name, vit.embed))
     own = [call.output for call in calls if call.module is vit.module]
     if len(own) == 1 and isinstance(own[0], Tensor) and own[0].ndim == 2:
         rest = partial(run_rest, module, path, vit.size, vit.channels)
@@ -98,20 +102,20 @@ def pooled_descriptions(
     normed = [
         call
         for call in calls
-        if is_norm(call.module) and close(call.argument, tokens) and getattr(call.output, "shape", None) == tokens.shape
+        if is_norm(call.module) and close(call.state, tokens) and getattr(call.output, "shape", None) == tokens.shape
     ]
     norm: nn.Module = normed[-1].module if normed else nn.Identity()
     read: Tokens = normed[-1].output if normed else tokens
     blocks = block_list(module.get_submodule(path), vit.depth)
     if blocks is None:
         return
-    names = {part: key for key, part in module.named_modules()}
     for rows in poolings(layout.prefix):
         pooled = rows(read.shape[1]).to(read) @ read
-        readers = [call for call in calls if close(call.argument, pooled.flatten(1))]
+        readers = [call for call in calls if close(call.state, pooled.flatten(1))]
         if not readers or sum(call.module is readers[-1].module for call in calls) > 1:
             continue
-        reader = readers[-1].module  # the last module that still receives what was pooled, after dropout and the like
+        # the last module that still receives what was pooled, after dropout and the like
+        name, reader = readers[-1].name, readers[-1].module
         after = is_norm(reader)
         yield replace(
             whole,
@@ -121,7 +125,7 @@ def pooled_descriptions(
             classify=partial(
                 run_rest,
                 module,
-                names[reader],
+                name,
                 vit.size,
                 vit.channels,
                 skipped=f"{path}.{blocks}",
@@ -141,46 +145,12 @@ def is_norm(module: nn.Module) -> bool:
     return isinstance(module, nn.LayerNorm) or "rmsnorm" in type(module).__name__.lower()
 
 
-def close(tensor: Tensor | None, expected: Tensor) -> bool:
+def close(tensor: Tensor, expected: Tensor) -> bool:
     """Whether a tensor is the expected one, within the tolerance of `adapter_check`."""
-    if tensor is None or tensor.shape != expected.shape:
+    if tensor.shape != expected.shape:
         return False
     tolerance = TOLERANCE.get(expected.dtype, 1e-3)
     return bool((tensor - expected).abs().max() <= tolerance * expected.abs().max().clamp(min=1e-6))
-
-
-# ── one forward, observed ────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(slots=True, eq=False)
-class ModuleCall:
-    """A call of a submodule: its first tensor argument and what it returned."""
-
-    module: nn.Module
-    argument: Tensor | None
-    output: Any = None
-
-
-@torch.no_grad()
-def observed_calls(module: nn.Module, images: Images) -> list[ModuleCall]:
-    """All calls of submodules in one forward, in the order in which they begin."""
-    calls: list[ModuleCall] = []
-    open_calls: list[ModuleCall] = []
-
-    def begin(part: nn.Module, args: Any, kwargs: Any) -> None:
-        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-        calls.append(ModuleCall(part, tensors[0] if tensors else None))
-        open_calls.append(calls[-1])
-
-    def end(part: nn.Module, args: Any, output: Any) -> None:
-        open_calls.pop().output = output
-
-    inside = [part for part in module.modules() if part is not module]
-    handles = [part.register_forward_pre_hook(begin, with_kwargs=True) for part in inside]
-    handles += [part.register_forward_hook(end) for part in inside]
-    with removing_hooks(handles), evaluating(module):
-        module(images)
-    return calls
 
 
 # ── the rest of the module ───────────────────────────────────────────────────────────────────────

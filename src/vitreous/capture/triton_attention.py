@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from vitreous.capture.triton_kernels import contiguous, empty_float32
 
 TILE = {"ROWS": 64, "COLUMNS": 64, "num_warps": 4, "num_stages": 2}
 SMALL_TILE = {"ROWS": 32, "COLUMNS": 32, "num_warps": 4, "num_stages": 1}  # for heads that are wider
@@ -33,7 +34,7 @@ def _load(base, at, tokens, width, stride, CHANNELS: tl.constexpr):
 @triton.jit
 def _row_sums(
     q, k, v, upstream, log_sums, means, q_image, q_head, q_token, k_image, k_head, k_token, v_image, v_head, v_token,
-    u_row, u_head, u_token, targets, heads, tokens, width, scale, WITH_MEANS: tl.constexpr,
+    u_row, u_head, u_token, targets, heads, tokens, width, scale,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """log₂ Σⱼ exp of the scores of every row, and its mean Σⱼ A G."""
@@ -43,7 +44,7 @@ def _row_sums(
     image = row // targets
     at = (tl.program_id(0) % tiles) * ROWS + tl.arange(0, ROWS)
     query = _load(q + image * q_image + head * q_head, at, tokens, width, q_token, CHANNELS)
-    if WITH_MEANS:
+    if means is not None:
         passed = _load(upstream + row * u_row + head * u_head, at, tokens, width, u_token, CHANNELS)
     peak = tl.full((ROWS,), float("-inf"), dtype=tl.float32)
     mass = tl.zeros((ROWS,), dtype=tl.float32)
@@ -57,19 +58,19 @@ def _row_sums(
         shrink = tl.exp2(peak - higher)
         weights = tl.exp2(scores - higher[:, None])
         mass = mass * shrink + tl.sum(weights, axis=1)
-        if WITH_MEANS:
+        if means is not None:
             value = _load(v + image * v_image + head * v_head, column, tokens, width, v_token, CHANNELS)
             taken = taken * shrink + tl.sum(weights * tl.dot(passed, tl.trans(value)), axis=1)
         peak = higher
     tl.store(log_sums + pair * tokens + at, peak + tl.log2(mass), mask=at < tokens)
-    if WITH_MEANS:
+    if means is not None:
         tl.store(means + pair * tokens + at, taken / mass, mask=at < tokens)
 
 
 @triton.jit
 def _positive_mean(
     q, k, v, upstream, log_sums, weight, out, q_image, q_head, q_token, k_image, k_head, k_token, v_image, v_head, v_token,
-    u_row, u_head, u_token, targets, heads, tokens, width, scale, HAS_WEIGHT: tl.constexpr,
+    u_row, u_head, u_token, targets, heads, tokens, width, scale,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     across, down = tl.cdiv(tokens, COLUMNS), tl.cdiv(tokens, ROWS)
@@ -87,7 +88,7 @@ def _positive_mean(
         weights = tl.exp2(tl.dot(query, tl.trans(key)) * scale - log_sum[:, None])
         gradient = tl.dot(passed, tl.trans(value))
         product = weights * tl.where(gradient < 0, 0.0, gradient)  # NaN stays
-        if HAS_WEIGHT:
+        if weight is not None:
             factor = tl.load(weight + (row * heads + head) * tokens + column, mask=column < tokens, other=0.0)
             product *= factor.to(tl.float32)[None, :]
         total += product
@@ -132,13 +133,12 @@ def positive_mean(
 ) -> Tensor:
     """mean_h A relu(G) w [r n n] in float32, of q, k, v [b h n e], `upstream` D [r h n e] and `weight` w [r h n]."""
     (rows, heads, tokens, _), launch = upstream.shape, Launch(q, k, v, upstream, scale, tile)
-    log_sums = torch.empty(len(q), heads, tokens, dtype=torch.float32, device=q.device)
-    out = torch.empty(rows, tokens, tokens, dtype=torch.float32, device=q.device)
+    log_sums, out = empty_float32(q, len(q), heads, tokens), empty_float32(q, rows, tokens, tokens)
     if out.numel():
-        launch(_row_sums, launch.row_tiles * len(q) * heads, log_sums, log_sums, targets=1, WITH_MEANS=False)
-        factors = log_sums if weight is None else weight.contiguous()
+        launch(_row_sums, launch.row_tiles * len(q) * heads, log_sums, None, targets=1)
+        (factors,) = contiguous(weight)
         programs = launch.row_tiles * launch.column_tiles * rows
-        launch(_positive_mean, programs, log_sums, factors, out, targets=rows // len(q), HAS_WEIGHT=weight is not None)
+        launch(_positive_mean, programs, log_sums, factors, out, targets=rows // len(q))
     return out
 
 
@@ -147,10 +147,10 @@ def presence_grad(
 ) -> Tensor:
     """Σₕᵢ Aᵢⱼ (Gᵢⱼ − Σₖ Aᵢₖ Gᵢₖ) [r n] in float32; parameters as for `positive_mean`."""
     (rows, heads, tokens, _), launch = upstream.shape, Launch(q, k, v, upstream, scale, tile)
-    log_sums, means, out = (torch.empty(rows, heads, tokens, dtype=torch.float32, device=q.device) for _ in range(3))
+    log_sums, means, out = (empty_float32(q, rows, heads, tokens) for _ in range(3))
     if out.numel():
         targets = rows // len(q)
-        launch(_row_sums, launch.row_tiles * rows * heads, log_sums, means, targets=targets, WITH_MEANS=True)
+        launch(_row_sums, launch.row_tiles * rows * heads, log_sums, means, targets=targets)
         launch(_presence, launch.column_tiles * rows * heads, log_sums, means, out, targets=targets)
     return out.sum(1)
 
@@ -177,8 +177,8 @@ class Launch:
     def column_tiles(self) -> int:
         return triton.cdiv(self.tokens, self.tile["COLUMNS"])
 
-    def __call__(self, kernel: Any, programs: int, *buffers: Tensor, targets: int, **options: Any) -> None:
+    def __call__(self, kernel: Any, programs: int, *buffers: Tensor | None, targets: int) -> None:
         strides = [stride for tensor in self.tensors for stride in tensor.stride()[:3]]
         sizes = (targets, self.heads, self.tokens, self.width, self.scale)
         channels = max(16, triton.next_power_of_2(self.width))  # the smallest product of tiles is 16 wide
-        kernel[(programs,)](*self.tensors, *buffers, *strides, *sizes, CHANNELS=channels, **options, **self.tile)
+        kernel[(programs,)](*self.tensors, *buffers, *strides, *sizes, CHANNELS=channels, **self.tile)

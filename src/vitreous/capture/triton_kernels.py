@@ -1,6 +1,7 @@
 """Triton kernels for elementwise steps of the backward pass, which are bound by memory traffic.
 
-Imported by `fused` only. Every kernel computes in float32, whatever the precision of its inputs.
+Imported by `fused` only. Every kernel computes in float32, whatever the precision of its inputs. Tensors that may be left out are
+None in a kernel, which is compiled without them.
 """
 
 # The bodies of kernels are compiled by Triton, not by Python.
@@ -9,6 +10,8 @@ Imported by `fused` only. Every kernel computes in float32, whatever the precisi
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -16,6 +19,16 @@ from torch import Tensor
 
 ELEMENTS = 1024  # of one program of an elementwise kernel
 MODES = {"exact": 2, "frozen": 1, "fixed": 0}  # what the backward pass of a norm differentiates: + spread, + mean
+
+
+def contiguous(*tensors: Any) -> list[Any]:
+    """The tensors in contiguous memory; those that are left out stay None."""
+    return [None if tensor is None else tensor.contiguous() for tensor in tensors]
+
+
+def empty_float32(like: Tensor, *shape: int) -> Tensor:
+    """Memory for a result on the device of `like`."""
+    return torch.empty(shape, dtype=torch.float32, device=like.device)
 
 
 @triton.jit
@@ -31,8 +44,8 @@ def _row_dot(x, y, out, rows, width, y_stride, ROWS: tl.constexpr, BLOCK: tl.con
 def row_dot(x: Tensor, y: Tensor) -> Tensor:
     """Σ_d x·y in float32; `y` has the shape of `x`, or is one vector for all rows."""
     width = x.shape[-1]
-    x, y = x.contiguous(), y.contiguous()
-    out = torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device)
+    x, y = contiguous(x, y)
+    out = empty_float32(x, *x.shape[:-1])
     rows, block = out.numel(), triton.next_power_of_2(width)
     several = max(1, ELEMENTS // block)  # short rows, such as the values of a head, share a program
     if rows:
@@ -43,16 +56,14 @@ def row_dot(x: Tensor, y: Tensor) -> Tensor:
 
 
 @triton.jit
-def _token_products(
-    x, y, less, squared, shared, squared_y, width, HAS_LESS: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+def _token_products(x, y, less, squared, shared, squared_y, width, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < width
     at = row * width + column
     a = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     b = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
-    if HAS_LESS:
+    if less is not None:
         b -= tl.load(less + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(squared + row, tl.sum(a * a, axis=0))
     tl.store(shared + row, tl.sum(a * b, axis=0))
@@ -62,20 +73,18 @@ def _token_products(
 def token_products(x: Tensor, y: Tensor, less: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """⟨x, x⟩, ⟨x, y⟩ and ⟨y, y⟩ in float32, `less` being subtracted from y; all have the same shape."""
     width = x.shape[-1]
-    x, y, less = x.contiguous(), y.contiguous(), None if less is None else less.contiguous()
-    squared, shared, squared_y = (torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device) for _ in range(3))
+    x, y, less = contiguous(x, y, less)
+    squared, shared, squared_y = (empty_float32(x, *x.shape[:-1]) for _ in range(3))
     if squared.numel():
-        _token_products[(squared.numel(),)](
-            x, y, y if less is None else less, squared, shared, squared_y, width,
-            HAS_LESS=less is not None, BLOCK=triton.next_power_of_2(width), num_warps=4,
-        )  # fmt: skip
+        block = triton.next_power_of_2(width)
+        _token_products[(squared.numel(),)](x, y, less, squared, shared, squared_y, width, BLOCK=block, num_warps=4)
     return squared, shared, squared_y
 
 
 @triton.jit
 def _value_products(
     value, shift, projected, gram, shared, squared, v_image, v_head, v_token, targets, heads, tokens, width,
-    HAS_SHIFT: tl.constexpr, TOKENS: tl.constexpr, CHANNELS: tl.constexpr,
+    TOKENS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     tiles = tl.cdiv(tokens, TOKENS)
     pair = (tl.program_id(0) // tiles).to(tl.int64)  # row · heads + head
@@ -85,7 +94,7 @@ def _value_products(
     inside = (at < tokens)[:, None] & (channel < width)[None, :]
     place = (row // targets) * v_image + head * v_head + at[:, None] * v_token + channel[None, :]
     v = tl.load(value + place, mask=inside, other=0.0).to(tl.float32)
-    if HAS_SHIFT:
+    if shift is not None:
         v -= tl.load(shift + head * width + channel, mask=channel < width, other=0.0).to(tl.float32)[None, :]
     place = ((row * tokens + at[:, None]) * heads + head) * width + channel[None, :]
     u = tl.load(projected + place, mask=inside, other=0.0).to(tl.float32)
@@ -101,12 +110,11 @@ def value_products(value: Tensor, shift: Tensor | None, projected: Tensor, gram:
     """⟨u, v⟩ and vᵀ M v [r h n] in float32, M v in TF32; parameters as for `fused.value_products`."""
     rows, tokens, heads, width = projected.shape
     value = value if value.stride(-1) == 1 else value.contiguous()
-    shift, projected, gram = None if shift is None else shift.contiguous(), projected.contiguous(), gram.contiguous()
-    shared, squared = (torch.empty(rows, heads, tokens, dtype=torch.float32, device=value.device) for _ in range(2))
+    shift, projected, gram = contiguous(shift, projected, gram)
+    shared, squared = (empty_float32(value, rows, heads, tokens) for _ in range(2))
     if shared.numel():
         _value_products[(triton.cdiv(tokens, 64) * rows * heads,)](
-            value, gram if shift is None else shift, projected, gram, shared, squared, *value.stride()[:3],
-            rows // len(value), heads, tokens, width, HAS_SHIFT=shift is not None,
+            value, shift, projected, gram, shared, squared, *value.stride()[:3], rows // len(value), heads, tokens, width,
             TOKENS=64, CHANNELS=max(16, triton.next_power_of_2(width)), num_warps=4,
         )  # fmt: skip
     return shared, squared
@@ -126,7 +134,7 @@ def _ratio_backward(x, y, upstream, out, total, slope, BLOCK: tl.constexpr):
 
 def ratio_backward(x: Tensor, y: Tensor, upstream: Tensor, slope: float) -> Tensor:
     """upstream · y / x, and upstream · slope where x is 0."""
-    x, y, upstream = x.contiguous(), y.contiguous(), upstream.contiguous()
+    x, y, upstream = contiguous(x, y, upstream)
     out, total = torch.empty_like(x), x.numel()
     if total:
         _ratio_backward[(triton.cdiv(total, ELEMENTS),)](x, y, upstream, out, total, float(slope), BLOCK=ELEMENTS)
@@ -134,37 +142,22 @@ def ratio_backward(x: Tensor, y: Tensor, upstream: Tensor, slope: float) -> Tens
 
 
 @triton.jit
-def _norm_forward(
-    stream,
-    update,
-    weight,
-    bias,
-    total,
-    normed,
-    mean,
-    rstd,
-    width,
-    eps,
-    HAS_UPDATE: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+def _norm_forward(stream, update, weight, bias, total, normed, mean, rstd, width, eps, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < width
     at = row * width + column
     x = tl.load(stream + at, mask=inside, other=0.0).to(tl.float32)
-    if HAS_UPDATE:
+    if update is not None:
         x += tl.load(update + at, mask=inside, other=0.0).to(tl.float32)
         tl.store(total + at, x.to(total.dtype.element_ty), mask=inside)
     centre = tl.sum(x, axis=0) / width
     deviation = tl.where(inside, x - centre, 0.0)
     scale = 1.0 / tl.sqrt(tl.sum(deviation * deviation, axis=0) / width + eps)
     y = deviation * scale
-    if HAS_WEIGHT:
+    if weight is not None:
         y *= tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    if HAS_BIAS:
+    if bias is not None:
         y += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
     tl.store(normed + at, y.to(normed.dtype.element_ty), mask=inside)
     tl.store(mean + row, centre)
@@ -176,57 +169,27 @@ def norm_forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return stream + update, its layer norm in `dtype`, and mean and 1 / standard deviation [… 1] in float32."""
     width = stream.shape[-1]
-    stream = stream.contiguous()
-    update = None if update is None else update.contiguous()
+    stream, update = contiguous(stream, update)
     total = stream if update is None else torch.empty_like(stream)
     normed = torch.empty_like(stream, dtype=dtype)
-    mean = torch.empty(*stream.shape[:-1], 1, dtype=torch.float32, device=stream.device)
-    rstd = torch.empty_like(mean)
+    mean, rstd = (empty_float32(stream, *stream.shape[:-1], 1) for _ in range(2))
     if stream.numel():
+        block = triton.next_power_of_2(width)
         _norm_forward[(mean.numel(),)](
-            stream,
-            stream if update is None else update,
-            stream if weight is None else weight,
-            stream if bias is None else bias,
-            total,
-            normed,
-            mean,
-            rstd,
-            width,
-            float(eps),
-            HAS_UPDATE=update is not None,
-            HAS_WEIGHT=weight is not None,
-            HAS_BIAS=bias is not None,
-            BLOCK=triton.next_power_of_2(width),
-            num_warps=4,
+            stream, update, weight, bias, total, normed, mean, rstd, width, float(eps), BLOCK=block, num_warps=4
         )
     return total, normed, mean, rstd
 
 
 @triton.jit
-def _norm_backward(
-    upstream,
-    skip,
-    x,
-    weight,
-    mean,
-    rstd,
-    out,
-    second,
-    width,
-    MODE: tl.constexpr,
-    HAS_SKIP: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    HAS_SECOND: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+def _norm_backward(upstream, skip, x, weight, mean, rstd, out, second, width, MODE: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < width
     at = row * width + column
     scale = tl.load(rstd + row)
     g = tl.load(upstream + at, mask=inside, other=0.0).to(tl.float32)
-    if HAS_WEIGHT:
+    if weight is not None:
         g *= tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
     passed = g
     if MODE >= 1:
@@ -236,10 +199,10 @@ def _norm_backward(
         normed = tl.where(inside, normed, 0.0)
         passed -= normed * (tl.sum(g * normed, axis=0) / width)
     passed *= scale
-    if HAS_SKIP:
+    if skip is not None:
         passed += tl.load(skip + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + at, passed.to(out.dtype.element_ty), mask=inside)
-    if HAS_SECOND:
+    if second is not None:
         tl.store(second + at, passed.to(second.dtype.element_ty), mask=inside)
 
 
@@ -270,35 +233,19 @@ def norm_backward(
         Precision of the two copies that are returned; the first is returned twice if `second` is None.
     """
     width = upstream.shape[-1]
-    upstream = upstream.contiguous()
-    skip = None if skip is None else skip.contiguous()
+    upstream, skip, x = contiguous(upstream, skip, x)
     out = torch.empty_like(upstream, dtype=dtype)
-    copy = out if second is None or second == dtype else torch.empty_like(upstream, dtype=second)
+    copy = None if second is None or second == dtype else torch.empty_like(upstream, dtype=second)
     if upstream.numel():
+        block = triton.next_power_of_2(width)
         _norm_backward[(rstd.numel(),)](
-            upstream,
-            upstream if skip is None else skip,
-            upstream if x is None else x.contiguous(),
-            upstream if weight is None else weight,
-            rstd if mean is None else mean,
-            rstd,
-            out,
-            copy,
-            width,
-            MODE=MODES[mode],
-            HAS_SKIP=skip is not None,
-            HAS_WEIGHT=weight is not None,
-            HAS_SECOND=copy is not out,
-            BLOCK=triton.next_power_of_2(width),
-            num_warps=4,
+            upstream, skip, x, weight, mean, rstd, out, copy, width, MODE=MODES[mode], BLOCK=block, num_warps=4
         )
-    return out, copy
+    return out, out if copy is None else copy
 
 
 @triton.jit
-def _positive_mean(
-    attention, gradient, weight, out, heads, rows, columns, HAS_WEIGHT: tl.constexpr, BLOCK: tl.constexpr
-):
+def _positive_mean(attention, gradient, weight, out, heads, rows, columns, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64)  # image · rows + row
     image, row = at // rows, at % rows
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -309,32 +256,21 @@ def _positive_mean(
         a = tl.load(attention + place, mask=inside, other=0.0).to(tl.float32)
         g = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
         product = a * tl.where(g < 0, 0.0, g)
-        if HAS_WEIGHT:
-            product *= tl.load(weight + (image * heads + head) * columns + column, mask=inside, other=0.0).to(
-                tl.float32
-            )
+        if weight is not None:
+            factor = tl.load(weight + (image * heads + head) * columns + column, mask=inside, other=0.0)
+            product *= factor.to(tl.float32)
         total += product
     tl.store(out + at * columns + column, total / heads, mask=inside)
 
 
 def positive_mean(attention: Tensor, gradient: Tensor, weight: Tensor | None) -> Tensor:
     """mean_h A relu(G) w [b n m] in float32, of attention A [b h n m], gradient G and `weight` w [b h m]."""
-    attention, gradient = attention.contiguous(), gradient.contiguous()
-    weight = None if weight is None else weight.contiguous()
+    attention, gradient, weight = contiguous(attention, gradient, weight)
     images, heads, rows, columns = attention.shape
-    out = torch.empty(images, rows, columns, dtype=torch.float32, device=attention.device)
+    out = empty_float32(attention, images, rows, columns)
     if out.numel():
         block = min(triton.next_power_of_2(columns), 256)
         _positive_mean[(images * rows, triton.cdiv(columns, block))](
-            attention,
-            gradient,
-            attention if weight is None else weight,
-            out,
-            heads,
-            rows,
-            columns,
-            HAS_WEIGHT=weight is not None,
-            BLOCK=block,
-            num_warps=4,
+            attention, gradient, weight, out, heads, rows, columns, BLOCK=block, num_warps=4
         )
     return out
