@@ -8,14 +8,14 @@ from torch import nn
 
 from tests.cases import each
 from tests.models.families import FAMILIES, pictures, seen
-from vitreous.capture import embedding
+from vitreous.capture import forward
 
 
 @pytest.fixture
 def made(monkeypatch) -> list[tuple]:
     """Every convolution that became a product."""
-    found, product = [], embedding.product
-    monkeypatch.setattr(embedding, "product", lambda *given: found.append(given) or product(*given))
+    found, product = [], forward.patch_product
+    monkeypatch.setattr(forward, "patch_product", lambda *given: found.append(given) or product(*given))
     return found
 
 
@@ -24,7 +24,7 @@ def test_tokens_and_the_way_back_are_the_models_own(family, made):
     made.clear()
     vit, walked, own = seen(family), pictures().clone().requires_grad_(), pictures().clone().requires_grad_()
 
-    tokens, expected = embedding.embed(vit, walked), vit.embed(own)
+    tokens, expected = forward.embed(vit, walked), vit.embed(own)
 
     assert len(made) == 1
     torch.testing.assert_close(tokens, expected, rtol=1e-12, atol=1e-12)
@@ -35,9 +35,9 @@ def test_tokens_and_the_way_back_are_the_models_own(family, made):
 
 def test_where_nothing_is_walked_back_the_convolution_is_the_models(made):
     vit = seen("vit")
-    embedding.embed(vit, pictures())
+    forward.embed(vit, pictures())
     with torch.no_grad():
-        embedding.embed(vit, pictures().clone().requires_grad_())
+        forward.embed(vit, pictures().clone().requires_grad_())
 
     assert made == []
 
@@ -55,7 +55,7 @@ def test_where_nothing_is_walked_back_the_convolution_is_the_models(made):
 )
 def test_other_convolutions_are_left_alone(settings, size, made):
     layer = nn.Conv2d(3, 6, **settings)
-    with embedding.AsProducts():
+    with forward.AsProducts():
         layer(torch.randn(2, 3, *size))
 
     assert made == []
@@ -65,7 +65,7 @@ def test_other_convolutions_are_left_alone(settings, size, made):
 def test_windows_need_not_be_square(bias, made):
     torch.manual_seed(0)
     layer, images = nn.Conv2d(3, 5, (2, 4), (2, 4), bias=bias).double(), torch.randn(2, 3, 8, 12).double()
-    with embedding.AsProducts():
+    with forward.AsProducts():
         found = layer(images)
 
     assert len(made) == 1

@@ -1,4 +1,4 @@
-"""Run one block or the head from the adapter's parts, exact or linearised.
+"""Run the embedding, one block or the head from the adapter's parts, exact or linearised.
 
 Attention is fused unless its matrix is requested.
 """
@@ -23,7 +23,7 @@ from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.precision import full_precision, half_products, in_blocks
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.tensor_types import Images, Logits, Mixing, PerHead, Pooled, Tokens
-from vitreous.models.vit import AttentionPool, Block, LinearPool, MlpBranch, TokenPositions, ViT
+from vitreous.models.vit import AttentionBranch, AttentionPool, Block, LinearPool, MlpBranch, TokenPositions, ViT
 
 BiasTerms = tuple[tuple[Tensor, Tensor], ...]  # outputs of operations that add a bias, and the biases
 
@@ -120,9 +120,7 @@ def run_block(
     attention_part = block.attention
     with in_blocks(x.device), recording_biases(biases) as recorder:
         stream, normed = add_and_normalise(lin, attention_part.norm, x, None, recorder)
-        q, k, value = attention_part.qkv(normed)
-        q = attention_part.rotate(normalise(lin, attention_part.q_norm, q, recorder), place)
-        k = attention_part.rotate(normalise(lin, attention_part.k_norm, k, recorder), place)
+        q, k, value = attention_heads(attention_part, normed, place, lin, recorder)
         q, k, v = lin.attention(q, k, value)
         bias = attention_part.bias(place)
         inputs = None
@@ -135,6 +133,26 @@ def run_block(
         mid, fed = add_and_normalise(lin, block.mlp.norm, stream, attention_part.project(mixed), recorder)
         output = lin.add(mid, run_mlp(block.mlp, fed, lin, recorder))
     return BlockStates(x, normed, value, weights, mid, output, tuple(recorder.outputs) if recorder else None, inputs)
+
+
+def attention_heads(
+    part: AttentionBranch,
+    normed: Tokens,
+    place: TokenPositions,
+    lin: Linearisation = PLAIN,
+    recorder: BiasRecorder | None = None,
+) -> tuple[PerHead, PerHead, PerHead]:
+    """Queries and keys as attention compares them, and values."""
+    q, k, value = part.qkv(normed)
+    q = part.rotate(normalise(lin, part.q_norm, q, recorder), place)
+    k = part.rotate(normalise(lin, part.k_norm, k, recorder), place)
+    return q, k, value
+
+
+def attention_scores(q: Tensor, k: PerHead, bias: Tensor | None, scale: float) -> Tensor:
+    """Scores before the softmax."""
+    scores = (q * scale) @ k.mT
+    return scores if bias is None else scores + bias
 
 
 def fuse_attention(q: PerHead, k: PerHead, v: PerHead, scale: float, temperature: float | int = 1.0) -> FusedAttention:
@@ -170,9 +188,7 @@ def apply_attention(
     """
     if not attention:
         return attention_at(temperature, q, k, v, bias, scale), None
-    scores = (q * scale) @ k.mT
-    scores = scores if bias is None else scores + bias
-    weights = softmax_at(temperature, softmax, scores)
+    weights = softmax_at(temperature, softmax, attention_scores(q, k, bias, scale))
     if torch.is_grad_enabled() and not weights.requires_grad:
         weights.requires_grad_()  # detached by the linearisation, but its gradient is still read
     return weights @ v, weights
@@ -300,6 +316,46 @@ def attention_pool(
     pooled = pool.project(mixed.transpose(1, 2).flatten(2))
     pooled = pooled if pool.mlp is None else pooled + run_mlp_branch(pool.mlp, pooled, lin, recorder)
     return pooled, weights
+
+
+# ── embedding and the whole model ────────────────────────────────────────────────────────────────
+
+
+class AsProducts(TorchFunctionMode):
+    """Run convolutions with non-overlapping windows as matrix products; results are equal up to rounding.
+
+    On a CPU, the backward pass of torch's convolution takes four times as long.
+    """
+
+    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func is F.conv2d and len(args) == 7 and not kwargs and side_by_side(*args):
+            return patch_product(*args[:3])
+        return func(*args, **(kwargs or {}))
+
+
+def side_by_side(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
+) -> bool:
+    """Whether the windows of a convolution cover the input without overlap, padding or remainder."""
+    window = tuple(weight.shape[2:])
+    if x.ndim != 4 or not isinstance(stride, tuple) or not isinstance(dilation, tuple):
+        return False
+    whole = all(length % side == 0 for length, side in zip(x.shape[-2:], window, strict=True))
+    return whole and stride == window and padding in ((0, 0), "valid") and dilation == (1, 1) and groups == 1
+
+
+def patch_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Convolution with non-overlapping windows, as a matrix product."""
+    height, width = weight.shape[2:]
+    patches = x.unflatten(3, (-1, width)).unflatten(2, (-1, height))  # [b c rows height columns width]
+    return F.linear(patches.permute(0, 2, 4, 1, 3, 5).flatten(3), weight.flatten(1), bias).movedim(-1, 1)
+
+
+def embed(vit: ViT, images: Images) -> Tokens:
+    """Embed images; uses matrix products if gradients in the pixels are needed on a CPU (slower on a GPU)."""
+    walked = torch.is_grad_enabled() and images.requires_grad and images.device.type == "cpu"
+    with AsProducts() if walked else nullcontext():
+        return vit.embed(images)
 
 
 def run_blocks(vit: ViT, tokens: Tokens, place: TokenPositions) -> Tokens:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.forward import run_block, run_head, run_mlp_branch
+from vitreous.capture.forward import attention_heads, attention_scores, run_block, run_head, run_mlp_branch
 from vitreous.capture.linearise import PLAIN
 from vitreous.capture.memory import rows_that_fit
 from vitreous.capture.probe import Probe
@@ -89,13 +89,8 @@ def suppressed_block(
 ) -> Tokens:
     """Run one block with attention scores multiplied by `factor`."""
     attention_part = block.attention
-    q, k, value = attention_part.qkv(attention_part.norm(x))
-    q, k = (
-        attention_part.rotate(attention_part.q_norm(q), place),
-        attention_part.rotate(attention_part.k_norm(k), place),
-    )
-    scores, bias = (q * attention_part.scale) @ k.mT, attention_part.bias(place)
-    scores = scores if bias is None else scores + bias
+    q, k, value = attention_heads(attention_part, attention_part.norm(x), place)
+    scores = attention_scores(q, k, attention_part.bias(place), attention_part.scale)
     scores = scores - scores.amin(-1, keepdim=True) if shift else scores
     mixed = (scores * factor[:, None, None]).softmax(-1) @ value
     mid = x + attention_part.project(attention_part.inner_norm(mixed.transpose(1, 2).flatten(2)))

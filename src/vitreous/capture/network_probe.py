@@ -247,8 +247,7 @@ class NetworkProbe(BlackBoxProbe):
 
     def _layer(self, segment: Segment, gradients: Gradients, unplaced: Tensor | None = None) -> NetworkLayer:
         tokens: TokenGrid = self.model.blocks[segment.index].tokens
-        own = self._own_layout(tokens)
-        layout = own if own.cells != self.layout.cells or own.prefix != self.layout.prefix else self.layout
+        layout = self._own_layout(tokens)
         return NetworkLayer(
             index=segment.index,
             depth=self.model.depth,

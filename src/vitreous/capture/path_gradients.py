@@ -55,11 +55,7 @@ def pixel_gradients(
     tally
         Progress counter; None counts these points alone.
     """
-
-    def gradient(part: BlackBoxProbe) -> Tensor:
-        return part.pixel_gradient()
-
-    return at_points(probe, variants, lambda images, owner: probe_other_images(probe, images, owner), gradient, tally)
+    return at_points(probe, variants, lambda part: part.pixel_gradient(), tally)
 
 
 def token_gradients(
@@ -89,7 +85,7 @@ def token_gradients(
         assert isinstance(part, Probe)  # of `probe_from_block`
         return part.token_gradient(lin)
 
-    return at_points(probe, tokens, lambda x, owner: probe_from_block(probe, x, owner, start), gradient, tally)
+    return at_points(probe, tokens, gradient, tally, start)
 
 
 def last_attention_gradients(
@@ -100,7 +96,7 @@ def last_attention_gradients(
     def gradient(part: BlackBoxProbe) -> Tensor:
         return next(part.layers(attention=True, down_to=part.vit.depth - 1)).attention_grad
 
-    return at_points(probe, variants, lambda images, owner: probe_other_images(probe, images, owner), gradient, tally)
+    return at_points(probe, variants, gradient, tally)
 
 
 def score_at(probe: BlackBoxProbe, points: Tensor, start: int | None = None) -> Float[Tensor, " r"]:
@@ -115,8 +111,7 @@ def score_at(probe: BlackBoxProbe, points: Tensor, start: int | None = None) -> 
     start
         Index of the block.
     """
-    owner = torch.arange(len(points), device=points.device)
-    part = probe_other_images(probe, points, owner) if start is None else probe_from_block(probe, points, owner, start)
+    part = probe_points(probe, points, torch.arange(len(points), device=points.device), start)
     with torch.no_grad():
         return part.compute_scores(part.head_output.logits.repeat_interleave(part.targets_per_image, 0), part.targets)
 
@@ -139,19 +134,26 @@ def probe_from_block(probe: BlackBoxProbe, tokens: Float[Tensor, "m n d"], owner
     return part
 
 
+def probe_points(probe: BlackBoxProbe, points: Tensor, owner: Tensor, start: int | None) -> BlackBoxProbe:
+    """Return a probe for other images, or if `start` is given for other input tokens of that block."""
+    if start is None:
+        return probe_other_images(probe, points, owner)
+    return probe_from_block(probe, points, owner, start)
+
+
 def at_points(
     probe: BlackBoxProbe,
     points: Tensor,
-    fed: Callable[[Tensor, Tensor], BlackBoxProbe],
     gradient: Callable[[BlackBoxProbe], Tensor],
     tally: Tally | None,
+    start: int | None = None,
 ) -> Tensor:
-    """Apply `gradient` to the probes that `fed` makes of the points; results for every point and target, [r s …]."""
+    """Apply `gradient` to probes of the points; results for every point and target, [r s …]. `start` as for `score_at`."""
     (b, s), k = points.shape[:2], probe.targets_per_image
     flat, owner = points.flatten(0, 1), torch.arange(b, device=points.device).repeat_interleave(s)
 
     def work(piece: slice) -> Tensor:
-        return gradient(fed(flat[piece], owner[piece]))
+        return gradient(probe_points(probe, flat[piece], owner[piece], start))
 
     whole = torch.cat([part for _, part in pieces(work, b * s, max(1, AT_ONCE // k), tally)])  # [b·s·k …]
     return whole.view(b, s, k, *whole.shape[1:]).transpose(1, 2).flatten(0, 1)

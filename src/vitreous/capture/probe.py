@@ -13,8 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BiasShares, BlackBoxProbe
-from vitreous.capture.embedding import embed
-from vitreous.capture.forward import BlockStates, HeadOutput, run, run_block, run_head
+from vitreous.capture.forward import BlockStates, HeadOutput, embed, run, run_block, run_head
 from vitreous.capture.fused import fuses_attention
 from vitreous.capture.layer import (
     Gradients,
