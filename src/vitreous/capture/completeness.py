@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -98,7 +98,7 @@ def check_completeness(model: Network, image: Images, call: Callable[[Images], A
             f"{model.name!r} changes states in place that were recorded, in a way that cannot be followed; a model that makes new "
             "tensors instead would work, and black_box=True needs none of this"
         )
-    lost = operations_without_rule(model.module, lambda: call(image), modules, lin, random_score)
+    lost = operations_without_rule(model, lambda: call(image), lin)
     named = f" ({lost} has no rule that keeps it)" if lost else ""
     raise ModelError(
         f"{model.name!r} cannot be seen through: {worst:.2g} of a score is lost after block {names[place]!r}{named}; "
@@ -225,26 +225,12 @@ class OperationCheck(LinearisedForward):
         self.lost[name] = self.lost.get(name, 0.0) + abs(missing.item())
 
 
-def operations_without_rule(
-    module: nn.Module,
-    forward: Callable[[], Any],
-    blocks: Sequence[nn.Module],
-    linearisation: Linearisation,
-    score_of: Callable[[Any], Tensor | None],
-) -> str:
-    """Names of the operations that lose most of a score, separated by commas; empty if none is found.
-
-    Parameters
-    ----------
-    module, forward, blocks, linearisation
-        As for `trace`.
-    score_of
-        The score of what `forward` returns.
-    """
+def operations_without_rule(model: Network, forward: Callable[[], Any], linearisation: Linearisation) -> str:
+    """Names of the operations that lose most of a random score, separated by commas; empty if none is found."""
     mode = OperationCheck(linearisation)
-    traced = trace(module, forward, blocks, mode)
+    traced = trace(model.module, forward, [block.module for block in model.blocks], mode)
     with torch.enable_grad():
-        score = score_of(traced.output)
+        score = random_score(traced.output)
     if score is None:
         return ""
     for _ in backward(traced, score):

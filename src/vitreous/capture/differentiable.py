@@ -22,14 +22,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vitreous.capture.backward_functions import Damp, Phase, ResidualSum
 from vitreous.capture.forward import BlockStates, HeadOutput, run_block, run_head
 from vitreous.capture.fused import presence_grad
-from vitreous.capture.layer import Gradients, Layer, interleave_targets, or_zeros
+from vitreous.capture.layer import Gradients, Layer, interleave_targets, or_zeros, slope_in_presence
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.network_probe import LayerPass, NetworkProbe
 from vitreous.capture.operation_registry import CONSTANT, RULES, depends, keeps_role, name_of
@@ -184,15 +183,6 @@ def keeps_graph(scores: Tensor | None) -> bool:
     return scores is not None and scores.requires_grad
 
 
-def check_trainable(model: BlackBox, images: Tensor) -> None:
-    """Raise `ModelError` if there is nothing that a loss on the map could change."""
-    if not images.requires_grad and not any(parameter.requires_grad for parameter in model.module.parameters()):
-        raise ModelError(
-            f"no parameter of {model.name!r} and no image requires gradients; requires_grad_() on what a loss should change "
-            "would work"
-        )
-
-
 def differentiable_probe(model: BlackBox, images: Tensor, *arguments: Any) -> Probe | NetworkProbe:
     """The probe whose layers keep a graph; a `ModelError` for a black box, whose layers are not known."""
     if not isinstance(model, Network):
@@ -222,7 +212,11 @@ class DifferentiableNetworkProbe(NetworkProbe):
     def __init__(self, model: Network, images: Tensor, *arguments: Any) -> None:
         super().__init__(model, images, *arguments)
         self.images = images.to(model.device, model.dtype)  # with the graph of the images
-        check_trainable(model, images)
+        if not images.requires_grad and not any(parameter.requires_grad for parameter in model.module.parameters()):
+            raise ModelError(
+                f"no parameter of {model.name!r} and no image requires gradients; requires_grad_() on what a loss should "
+                "change would work"
+            )
 
     def _mode(self, layer_pass: LayerPass) -> DifferentiableForward:
         refuse_biases(layer_pass.biases)
@@ -261,9 +255,7 @@ class TrackedForward:
     mode
         The rules of the linearised backward pass.
     steps
-        States of the blocks from `first` on.
-    first
-        Number of the first block.
+        States of the blocks at the end of the model, to which the rules apply.
     head_output
         Output of the head.
     pooling
@@ -272,7 +264,6 @@ class TrackedForward:
 
     mode: DifferentiableForward
     steps: list[BlockStates]
-    first: int
     head_output: HeadOutput
     pooling: Tensor
 
@@ -320,18 +311,17 @@ class DifferentiableProbe(DifferentiableNetworkProbe, Probe):
             head_output = run_head(vit, x, skip_rule, presence=presence, rules=mode)
         pooling = presence if head_output.attention is None else head_output.attention
         assert pooling is not None
-        return TrackedForward(mode, steps, first, head_output, pooling)
+        return TrackedForward(mode, steps, head_output, pooling)
 
     def _iterate_layers(self, layer_pass: LayerPass, down_to: int) -> Iterator[Layer]:
         refuse_biases(layer_pass.biases)
         is_plain = layer_pass.lin == PLAIN and down_to == 0
         forward = self._plain_forward if is_plain else self._track(layer_pass.lin, down_to)
         readout = forward.head_output.readout.repeat_interleave(self.targets_per_image, 0)
-        gradients = [Gradients() for _ in forward.steps]
-        if layer_pass.gradients:
-            gradients = self._gradients(forward, layer_pass.presence)
-        for offset in reversed(range(len(forward.steps))):
-            yield self._layer_of_states(forward.first + offset, forward.steps[offset], readout, gradients[offset])
+        gradients = self._gradients(forward, layer_pass.presence) if layer_pass.gradients else []
+        for index in reversed(range(down_to, self.vit.depth)):
+            own = gradients.pop() if gradients else Gradients()
+            yield self._layer_of_states(index, forward.steps[index - down_to], readout, own)
 
     @torch.enable_grad()
     def _gradients(self, forward: TrackedForward, presence: bool) -> list[Gradients]:
@@ -345,16 +335,9 @@ class DifferentiableProbe(DifferentiableNetworkProbe, Probe):
         gradients = [Gradients(**{kind: next(in_order) for kind in kinds}) for _ in forward.steps]
         if not presence:
             return gradients
-        slopes = [
-            self._slope_in_presence(step.attention, own.attention)
-            for step, own in zip(forward.steps, gradients, strict=True)
-        ]
+        slopes = [slope_in_presence(*of_block) for of_block in zip(forward.steps, gradients, strict=True)]
         if isinstance(self.vit.pool, AttentionPool):
-            at_pooling = F.pad(self._slope_in_presence(forward.pooling, at_pooling), (self.vit.pool.skip, 0))
+            attention = forward.pooling.repeat_interleave(self.targets_per_image, 0)
+            at_pooling = F.pad(presence_grad(attention, at_pooling), (self.vit.pool.skip, 0))
         slopes[-1] = slopes[-1] + at_pooling
         return [replace(own, presence=slope) for own, slope in zip(gradients, slopes, strict=True)]
-
-    def _slope_in_presence(self, attention: Tensor | None, gradient: Tensor | None) -> Float[Tensor, "r n"]:
-        assert attention is not None
-        assert gradient is not None
-        return presence_grad(attention.repeat_interleave(self.targets_per_image, 0), gradient)

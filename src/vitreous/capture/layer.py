@@ -247,8 +247,10 @@ def slope_in_presence(states: BlockStates, gradients: Gradients) -> Float[Tensor
         return states.fused.presence_grad(gradients.mixed)
     assert states.attention is not None
     assert gradients.attention is not None
-    targets = len(gradients.attention) // len(states.attention)
-    return presence_grad(states.attention.detach().repeat_interleave(targets, 0), gradients.attention)
+    attention = states.attention if gradients.attention.requires_grad else states.attention.detach()
+    return presence_grad(
+        attention.repeat_interleave(len(gradients.attention) // len(attention), 0), gradients.attention
+    )
 
 
 def bias_map(bias_terms: BiasTerms, grads: tuple[Tensor | None, ...], tokens: Tokens) -> Float[Tensor, "b n"]:

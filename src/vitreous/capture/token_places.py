@@ -37,7 +37,9 @@ def expected_grids(state: Tensor, size: tuple[int, ...]) -> list[TokenGrid]:
     if state.ndim == 2:
         return [replace(grid, form="packed") for grid in expected_sequences(len(state), size)]
     if state.ndim == len(size) == 3 and len(state) == size[0] > 1:
-        return [as_frames(grid, size[0]) for grid in expected_sequences(state.shape[1], size[1:])]
+        frames = size[0]  # given as images
+        of_frame = expected_sequences(state.shape[1], size[1:])
+        return [TokenGrid("framed", (frames, *grid.grid), None, frames * grid.others) for grid in of_frame]
     if len(state) != 1 or state.ndim not in (3, len(size) + 2):
         return []
     if state.ndim == 3:
@@ -91,11 +93,6 @@ def expected_sequences(count: int, size: tuple[int, ...]) -> Iterator[TokenGrid]
         yield from (TokenGrid("sequence", grid, None, others) for grid in grids)
         if grids:
             return
-
-
-def as_frames(grid: TokenGrid, frames: int) -> TokenGrid:
-    """The grid of a clip whose frames are given as images."""
-    return TokenGrid("framed", (frames, *grid.grid), None, frames * grid.others)
 
 
 def measure_grid(
@@ -198,17 +195,14 @@ def cell_bits(grid: tuple[int, ...]) -> list[Tensor]:
     """
     masks = []
     for axis, cells in enumerate(grid):
-        codes = gray(torch.arange(cells)).view(-1, *[1] * (len(grid) - axis - 1))
+        position = torch.arange(cells)
+        codes = (position ^ (position >> 1)).view(-1, *[1] * (len(grid) - axis - 1))
         masks += [((codes >> k) & 1).bool().expand(grid) for k in range(bits_of(cells))]
     return masks
 
 
 def bits_of(cells: int) -> int:
     return (cells - 1).bit_length()
-
-
-def gray(number: Tensor) -> Tensor:
-    return number ^ (number >> 1)
 
 
 def stretch(mask: Tensor, size: tuple[int, ...]) -> Tensor:
