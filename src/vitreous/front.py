@@ -37,7 +37,7 @@ from vitreous.methods.method import METHODS, Method
 from vitreous.methods.spec import resolve
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.model import BlackBox, Network
-from vitreous.models.scored import with_score
+from vitreous.models.outputs import with_score
 from vitreous.wrapping import load, wrap
 
 __all__ = ["explain", "inside", "list_methods", "list_models", "load", "wrap"]

@@ -31,7 +31,7 @@ from vitreous.metrics.metric import METRICS, Metric, resolve_metric
 from vitreous.metrics.metric_result import MetricResult, join_results
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.model import BlackBox, Network
-from vitreous.models.scored import with_score
+from vitreous.models.outputs import with_score
 from vitreous.wrapping import load, wrap
 
 

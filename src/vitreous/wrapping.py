@@ -17,8 +17,8 @@ from vitreous.capture.see_through import refuse_unsuited, see_through
 from vitreous.core.errors import ModelError, NotAdaptedError
 from vitreous.models.adapters import unwrap
 from vitreous.models.black_box import describe_black_box
-from vitreous.models.load import adapt, build_named, model_label, with_origin
 from vitreous.models.model import BlackBox, Network
+from vitreous.models.model_registry import adapt, build_named, model_label, with_origin
 from vitreous.models.outputs import check_declared, checked_names, with_outputs
 from vitreous.models.structure import structure_of
 from vitreous.models.transforms import as_preprocess

@@ -20,8 +20,8 @@ from vitreous.capture.targets import Explained
 from vitreous.core.deprecation import renamed_attributes
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.models.model import BlackBox
+from vitreous.models.outputs import compare_with_texts
 from vitreous.models.tensor_types import Images
-from vitreous.models.text_head import compare_with_texts
 
 
 @renamed_attributes(asked="explained", pictures="images")
