@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from vitreous.core.errors import DataError
-from vitreous.data.reader import check_choice, contains, reader, require_folder
+from vitreous.data.reader import contains, reader, require_folder
 from vitreous.data.sample import Album, Sample, digest
 
 LAYOUT10 = "cifar-10-batches-py/ with data_batch_1 to 5, test_batch and batches.meta"
@@ -81,8 +81,7 @@ def cifar10(place: str | Path, split: Literal["test", "train"] = "test") -> Albu
     split
         "test" or "train".
     """
-    check_choice("split", split, ("test", "train"))
-    root = enter_subfolder(require_folder(place, LAYOUT10), "cifar-10-batches-py")
+    root = require_folder(place, LAYOUT10, inside="cifar-10-batches-py")
     parts = ("test_batch",) if split == "test" else tuple(f"data_batch_{number}" for number in range(1, 6))
     return make_album("cifar10", root, parts, split, "labels", ("batches.meta", "label_names"), LAYOUT10)
 
@@ -105,13 +104,9 @@ def cifar100(place: str | Path, split: Literal["test", "train"] = "test", coarse
     coarse
         Use the 20 superclasses as labels instead of the 100 classes.
     """
-    check_choice("split", split, ("test", "train"))
-    root, grain = enter_subfolder(require_folder(place, LAYOUT100), "cifar-100-python"), "coarse" if coarse else "fine"
+    root = require_folder(place, LAYOUT100, inside="cifar-100-python")
+    grain = "coarse" if coarse else "fine"
     return make_album("cifar100", root, (split,), split, f"{grain}_labels", ("meta", f"{grain}_label_names"), LAYOUT100)
-
-
-def enter_subfolder(root: Path, name: str) -> Path:
-    return root / name if (root / name).is_dir() else root
 
 
 def make_album(
@@ -130,21 +125,17 @@ def make_album(
         "labels": digest(map(str, classes.tolist())),
         "pixels": sha256(together.tobytes()).hexdigest()[:16],
     }
-    read: Callable[[int], Sample] = partial(read_sample, keys, together, classes)
-    return Album(name, keys, read, tuple(text(name_bytes) for name_bytes in names), facts)
+    return Album(name, keys, partial(read_sample, keys, together, classes), tuple(map(text, names)), facts)
 
 
 def read_batch_file(path: Path, column: str, layout: str) -> tuple[np.ndarray, np.ndarray]:
     """Pixels [images 3072] and classes of one file."""
     content = unpickle(path, layout)
-    pixels, labels = content.get("data"), content.get(column)
+    pixels, labels = content.get("data"), content.get(column, ())
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3072:
         raise DataError(f"'{path}' has no data of 3072 bytes per image; expected {layout}")
-    if (
-        not isinstance(labels, list)
-        or len(labels) != len(pixels)
-        or not all(isinstance(label, int) for label in labels)
-    ):
+    whole = isinstance(labels, list) and all(isinstance(label, int) for label in labels)
+    if not whole or len(labels) != len(pixels):
         raise DataError(f"'{path}' has no {column}, one for each of its {len(pixels)} images; expected {layout}")
     return pixels, np.asarray(labels, dtype=np.int64)
 

@@ -103,7 +103,7 @@ def from_hf(
     for column in filter(None, (image, mask)):  # undecoded, so that a damaged image affects its own row only
         table = table.cast_column(column, datasets.Image(decode=False))
     table = table.select_columns([column for column in (image, label, mask) if column is not None])
-    keys = NumberedKeys(str(table.split or "rows"), len(table))
+    keys = NumberedKeys([(str(table.split or "rows"), len(table))])
     facts = {"columns": [image, label, mask], "ignore": ignore, "content": digest([str(table._fingerprint)])}
     return Album(name, keys, partial(read, table, keys, image, label, mask, ignore), names, facts)
 

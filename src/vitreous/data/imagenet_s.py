@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Int32
 
 from vitreous.core.errors import DataError
-from vitreous.data.devkit import find_class_of_wnid
 from vitreous.data.files import list_images, read_image_and_orientation, read_mask_values
-from vitreous.data.reader import check_choice, check_share, contains, expand_path, reader, require_folder
+from vitreous.data.imagenet import find_class_of_wnid
+from vitreous.data.reader import check_share, contains, expand_path, reader, require_folder
 from vitreous.data.sample import Album, Sample, digest, make_sample_of_largest
 from vitreous.models.imagenet import imagenet_classes, index_of_wnid
 
@@ -60,8 +60,6 @@ def imagenet_s(
     SpecError
         If an option has an unknown value.
     """
-    check_choice("split", split, ("validation", "train-semi"))
-    check_choice("ignored", ignored, ("background", "exclude"))
     check_share("cover", cover)
     root = require_folder(place, LAYOUT)
     base, painted = require_folder(root / split, LAYOUT), require_folder(root / f"{split}-segmentation", LAYOUT)
@@ -94,7 +92,7 @@ def read_categories(root: Path, painted: Path, categories: str | Path | None) ->
                 f"and {len(listed)} folders are not all of 50, 300 or 919; expected {LAYOUT}"
             )
     for wnid in listed:
-        find_class_of_wnid(wnid, list_file or painted)
+        find_class_of_wnid(wnid, f"'{list_file or painted}'")
     return listed
 
 

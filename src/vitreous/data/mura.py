@@ -34,9 +34,7 @@ def mura(place: str | Path, split: Literal["valid", "train"] = "valid", body: st
     body
         Only images of this part of the body, such as "wrist"; None for all.
     """
-    check_choice("split", split, ("valid", "train"))
-    root = require_folder(place, LAYOUT)
-    root = root / "MURA-v1.1" if (root / "MURA-v1.1").is_dir() else root
+    root = require_folder(place, LAYOUT, inside="MURA-v1.1")
     names = list_names(root, split)
     bodies = sorted({PurePosixPath(name).parts[1] for name in names})
     if body is not None:

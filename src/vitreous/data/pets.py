@@ -16,41 +16,15 @@ from vitreous.data.files import (
     read_table,
     to_single_channel,
 )
-from vitreous.data.reader import check_choice, contains, reader, require_folder
+from vitreous.data.imagenet import imagenet_class_of
+from vitreous.data.reader import contains, reader, require_folder
 from vitreous.data.sample import Album, Mask, Sample, digest
-from vitreous.models.imagenet import imagenet_classes, index_of_wnid
+from vitreous.models.imagenet import imagenet_classes
 
 LAYOUT = (
     "Oxford-IIIT Pet: images/*.jpg with annotations/list.txt and annotations/trimaps/, or with labels.csv and trimaps/"
 )
 BORDER = {"ignore": -1, "object": 1, "background": 0}
-# breeds that are ImageNet classes
-WNIDS = {
-    "basset_hound": "n02088238",
-    "beagle": "n02088364",
-    "boxer": "n02108089",
-    "chihuahua": "n02085620",
-    "egyptian_mau": "n02124075",
-    "english_cocker_spaniel": "n02102318",
-    "english_setter": "n02100735",
-    "german_shorthaired": "n02100236",
-    "great_pyrenees": "n02111500",
-    "japanese_chin": "n02085782",
-    "keeshond": "n02112350",
-    "leonberger": "n02111129",
-    "miniature_pinscher": "n02107312",
-    "newfoundland": "n02111277",
-    "persian": "n02123394",
-    "pomeranian": "n02112018",
-    "pug": "n02110958",
-    "saint_bernard": "n02109525",
-    "samoyed": "n02111889",
-    "scottish_terrier": "n02097298",
-    "siamese": "n02123597",
-    "staffordshire_bull_terrier": "n02093256",
-    "wheaten_terrier": "n02098105",
-    "yorkshire_terrier": "n02094433",
-}
 
 
 def is_pets(path: Path) -> bool:
@@ -84,9 +58,6 @@ def pets(
     DataError
         If the folder has neither layout, lists no image, or the options do not fit labels.csv.
     """
-    check_choice("split", split, ("all", "trainval", "test"))
-    check_choice("border", border, tuple(BORDER))
-    check_choice("labels", labels, (None, "breed", "imagenet"))
     root = require_folder(place, LAYOUT)
     if (root / "annotations" / "list.txt").is_file():
         trimaps = root / "annotations" / "trimaps"
@@ -143,8 +114,10 @@ def read_original(root: Path, split: str, labels: str) -> tuple[dict[str, int], 
     if labels == "breed":
         classes = tuple(names.get(index, f"breed {index}") for index in range(1, max(names, default=0) + 1))
         return {f"{name}.jpg": breed - 1 for name, breed in entries.items()}, classes
-    wnid_of = {name: WNIDS.get(name.rsplit("_", 1)[0].lower()) for name in entries}
-    return {f"{name}.jpg": index_of_wnid()[wnid] for name, wnid in wnid_of.items() if wnid}, imagenet_classes(1000)
+    class_by_breed = imagenet_class_of("pets")
+    classes_by_name = {name: class_by_breed.get(name.rsplit("_", 1)[0].lower()) for name in entries}
+    labelled = {f"{name}.jpg": label for name, label in classes_by_name.items() if label is not None}
+    return labelled, imagenet_classes(1000)
 
 
 def read_breed_list(path: Path) -> dict[str, int]:

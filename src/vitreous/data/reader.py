@@ -187,13 +187,16 @@ def expand_path(place: str | Path) -> Path:
     return Path(root).expanduser() / text.removeprefix("assets:")
 
 
-def require_folder(place: str | Path, layout: str) -> Path:
-    """Path of an existing folder; else raise `DataError`, with `layout` as the description of what is expected."""
+def require_folder(place: str | Path, layout: str, inside: str = ".") -> Path:
+    """Path of an existing folder, or of its subfolder `inside` if it has that.
+
+    Otherwise raise `DataError`, with `layout` as the description of what is expected.
+    """
     path = expand_path(place)
     if not path.is_dir():
         problem = "is a file, not a folder" if path.exists() else "does not exist"
         raise DataError(f"'{path}' {problem}; expected {layout}")
-    return path
+    return path / inside if (path / inside).is_dir() else path
 
 
 def import_package(package: str, subject: str) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from vitreous.core.errors import SpecError
-from vitreous.data.reader import check_choice, reader
+from vitreous.data.reader import reader
 from vitreous.data.sample import Album, Sample
 from vitreous.scenes import CLASSES, Scenes
 
@@ -43,7 +43,6 @@ def scenes(
     SpecError
         If `count` is not a positive integer, or an option is unknown.
     """
-    check_choice("mask", mask, ("object", "evidence"))
     if not isinstance(count, int) or count < 1:
         raise SpecError(f"count={count!r}; a whole number from 1 on would work")
     options: dict[str, Any] = {key: value for key, value in {"label": label, "mark": mark}.items() if value is not None}
