@@ -15,7 +15,7 @@ from PIL import Image
 
 from vitreous.core.errors import DataError
 from vitreous.data.reader import contains, reader, require_folder
-from vitreous.data.sample import Album, Sample, digest
+from vitreous.data.sample import Album, Sample, digest, make_album
 
 LAYOUT10 = "cifar-10-batches-py/ with data_batch_1 to 5, test_batch and batches.meta"
 LAYOUT100 = "cifar-100-python/ with train, test and meta"
@@ -83,7 +83,7 @@ def cifar10(place: str | Path, split: Literal["test", "train"] = "test") -> Albu
     """
     root = require_folder(place, LAYOUT10, inside="cifar-10-batches-py")
     parts = ("test_batch",) if split == "test" else tuple(f"data_batch_{number}" for number in range(1, 6))
-    return make_album("cifar10", root, parts, split, "labels", ("batches.meta", "label_names"), LAYOUT10)
+    return open_parts("cifar10", root, parts, split, "labels", ("batches.meta", "label_names"), LAYOUT10)
 
 
 @reader(
@@ -106,10 +106,10 @@ def cifar100(place: str | Path, split: Literal["test", "train"] = "test", coarse
     """
     root = require_folder(place, LAYOUT100, inside="cifar-100-python")
     grain = "coarse" if coarse else "fine"
-    return make_album("cifar100", root, (split,), split, f"{grain}_labels", ("meta", f"{grain}_label_names"), LAYOUT100)
+    return open_parts("cifar100", root, (split,), split, f"{grain}_labels", ("meta", f"{grain}_label_names"), LAYOUT100)
 
 
-def make_album(
+def open_parts(
     name: str, root: Path, parts: Sequence[str], split: str, column: str, meta: tuple[str, str], layout: str
 ) -> Album:
     pixels, labels = zip(*(read_batch_file(root / part, column, layout) for part in parts), strict=True)
@@ -119,13 +119,13 @@ def make_album(
         raise DataError(f"'{root / meta[0]}' has no {meta[1]}; expected {layout}")
     if classes.min() < 0 or classes.max() >= len(names):
         raise DataError(f"'{root}' has classes from {classes.min()} to {classes.max()}, and names for {len(names)}")
-    keys = [f"{split}/{index:05d}" for index in range(len(together))]
+    entries = [(f"{split}/{index:05d}", index) for index in range(len(together))]
     facts = {
         "split": split,
         "labels": digest(map(str, classes.tolist())),
         "pixels": sha256(together.tobytes()).hexdigest()[:16],
     }
-    return Album(name, keys, partial(read_sample, keys, together, classes), tuple(map(text, names)), facts)
+    return make_album(name, entries, partial(read_sample, together, classes), tuple(map(text, names)), facts)
 
 
 def read_batch_file(path: Path, column: str, layout: str) -> tuple[np.ndarray, np.ndarray]:
@@ -140,7 +140,7 @@ def read_batch_file(path: Path, column: str, layout: str) -> tuple[np.ndarray, n
     return pixels, np.asarray(labels, dtype=np.int64)
 
 
-def read_sample(keys: list[str], pixels: np.ndarray, labels: np.ndarray, index: int) -> Sample:
+def read_sample(pixels: np.ndarray, labels: np.ndarray, key: str, index: int) -> Sample:
     """Sample at an index; a row of `pixels` is 1024 red, 1024 green and 1024 blue values, each in row-major order."""
     colours = pixels[index].reshape(3, 32, 32).transpose(1, 2, 0)
-    return Sample(keys[index], Image.fromarray(np.ascontiguousarray(colours)), int(labels[index]))
+    return Sample(key, Image.fromarray(np.ascontiguousarray(colours)), int(labels[index]))

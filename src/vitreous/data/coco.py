@@ -15,7 +15,7 @@ from vitreous.core.errors import DataError, SpecError
 from vitreous.data.files import apply_orientation, orient_boxes, read_image_and_orientation
 from vitreous.data.imagenet import imagenet_class_of
 from vitreous.data.reader import check_share, contains, expand_path, reader, require_folder
-from vitreous.data.sample import Album, Boxes, Mask, Sample, digest, make_sample_of_largest
+from vitreous.data.sample import Album, Boxes, Mask, Sample, digest, make_album, make_sample_of_largest
 from vitreous.models.imagenet import imagenet_classes
 
 LAYOUT = "COCO: annotations/instances_<split>.json and the images in <split>/"
@@ -135,7 +135,7 @@ def coco(
         raise DataError(
             f"no image of '{instances.path}' has {class_list} on {cover:.0%} of it or more; name other classes"
         )
-    keys = [f"{split}/{Path(instances.images[image][0]).stem}" for image in chosen]
+    entries = [(f"{split}/{Path(instances.images[image][0]).stem}", image) for image in chosen]
     class_names = imagenet_classes(1000) if labels == "imagenet" else tuple(instances.names.values())
     facts = {
         "split": split,
@@ -145,8 +145,8 @@ def coco(
         "cover": float(cover),
         "annotations": digest(str(a["id"]) for image in chosen for a in instances.annotations[image]),
     }
-    read = partial(read_sample, instances, folder, keys, chosen, indices, named, CROWD[crowd], float(cover))
-    return Album("coco", keys, read, class_names, facts)
+    read = partial(read_sample, instances, folder, indices, named, CROWD[crowd], float(cover))
+    return make_album("coco", entries, read, class_names, facts)
 
 
 def read_instances(path: Path) -> Instances:
@@ -199,27 +199,25 @@ def find_named_categories(instances: Instances, indices: Mapping[int, int], clas
 def read_sample(
     instances: Instances,
     folder: Path,
-    keys: Sequence[str],
-    chosen: Sequence[int],
     indices: Mapping[int, int],
     named: tuple[int, ...],
     crowd: int,
     cover: float,
-    index: int,
+    key: str,
+    image_id: int,
 ) -> Sample:
     """Read the image, mask and boxes of the label, and masks of the rivals."""
-    own = chosen[index]
-    image, orientation = read_image_and_orientation(folder / instances.images[own][0])
-    present = named or tuple(category for category in indices if instances.list_objects(own, category))
+    image, orientation = read_image_and_orientation(folder / instances.images[image_id][0])
+    present = named or tuple(category for category in indices if instances.list_objects(image_id, category))
     masks = {
-        indices[category]: apply_orientation(instances.draw_mask(own, category, crowd), orientation)
+        indices[category]: apply_orientation(instances.draw_mask(image_id, category, crowd), orientation)
         for category in present
     }
     if not named:  # without boxes, which belong to one class: the label may change with the crop
-        return make_sample_of_largest(keys[index], image, masks, cover)
+        return make_sample_of_largest(key, image, masks, cover)
     label = indices[named[0]]
-    boxes = orient_boxes(instances.collect_boxes(own, named[0]), orientation, image)
-    return Sample(keys[index], image, label, masks.pop(label), boxes, masks)
+    boxes = orient_boxes(instances.collect_boxes(image_id, named[0]), orientation, image)
+    return Sample(key, image, label, masks.pop(label), boxes, masks)
 
 
 # ── rasterisation ────────────────────────────────────────────────────────────────────────────────

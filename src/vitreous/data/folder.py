@@ -18,7 +18,7 @@ from vitreous.data.files import (
 )
 from vitreous.data.imagenet import find_class_of_wnid
 from vitreous.data.reader import reader, require_folder
-from vitreous.data.sample import Album, Sample, digest
+from vitreous.data.sample import Album, Sample, digest, make_album
 from vitreous.models.imagenet import imagenet_classes
 
 LAYOUT = "a folder of images (or images/), beside them labels.csv, boxes.csv and masks/ if there are any"
@@ -73,29 +73,22 @@ def folder(place: str | Path, ignore: int | None = None, labels: str | None = "a
         "masks": masks is not None,
         "ignore": ignore,
     }
-    return Album(root.name, names, partial(read, base, names, label_by_name, boxes, masks, ignore), classes, facts)
+    entries = [(name, (label_by_name.get(name), boxes.get(name))) for name in names]
+    return make_album(root.name, entries, partial(read, base, masks, ignore), classes, facts)
 
 
 def read(
-    base: Path,
-    names: list[str],
-    labels: Mapping[str, int],
-    boxes: Mapping[str, list[ClassBox]],
-    masks: Path | None,
-    ignore: int | None,
-    index: int,
+    base: Path, masks: Path | None, ignore: int | None, name: str, annotations: tuple[int | None, list[ClassBox] | None]
 ) -> Sample:
-    name = names[index]
     image, orientation = read_image_and_orientation(base / name)
-    label = labels.get(name)
-    drawn = None
-    if name in boxes:
-        own = [corners for of, corners in boxes[name] if of is None or label is None or of == label]
-        drawn = place_boxes(own, orientation, image)
-    mask = None
+    label, class_boxes = annotations
+    boxes = mask = None
+    if class_boxes is not None:
+        own = [corners for of, corners in class_boxes if of is None or label is None or of == label]
+        boxes = place_boxes(own, orientation, image)
     if masks is not None and (path := masks / Path(name).with_suffix(".png")).is_file():
         mask = read_object_mask(path, orientation, ignore=ignore)
-    return Sample(name, image, label, mask, drawn)
+    return Sample(name, image, label, mask, boxes)
 
 
 def read_rows(path: Path, names: list[str], *columns: str) -> list[tuple[str, str, dict[str, str]]]:

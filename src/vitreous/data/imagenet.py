@@ -23,8 +23,8 @@ from vitreous.data.files import (
     read_image_and_orientation,
     read_table,
 )
-from vitreous.data.reader import contains, expand_path, import_package, reader, require_folder
-from vitreous.data.sample import Album, Boxes, Sample, digest
+from vitreous.data.reader import UnlabelledImagesError, contains, expand_path, import_package, reader, require_folder
+from vitreous.data.sample import Album, Sample, digest, make_album
 from vitreous.models.imagenet import imagenet_classes, index_of_wnid, wnids
 
 Ids = Literal["caffe", "devkit"]
@@ -38,14 +38,6 @@ LAYOUT = (
 BOXES = ("bbox/val", "bbox", "Annotations/CLS-LOC/val", "val_bbox", "LOC_val_solution.csv")
 WNID = re.compile(r"n\d{8}")
 Drawn = tuple[str, list[float]]  # wnid, and a row as for `place_boxes`
-
-
-class UnlabelledImagesError(DataError):
-    """A flat folder of images without a label file: it can be read as images, not as ImageNet's validation set."""
-
-    def __init__(self, message: str, folder: Path = Path()) -> None:  # unpickling passes the message only
-        super().__init__(message)
-        self.folder = folder
 
 
 def is_imagenet(path: Path) -> bool:
@@ -103,11 +95,11 @@ def imagenet_val(
         files = label_flat_files(root, base, labels, ids, None if meta is None else expand_path(meta))
     if not files:
         raise DataError(f"there is no image in '{base}'; expected {LAYOUT}")
-    keys = {f"val/{wnids()[label]}/{Path(name).stem}": name for name, label in files.items()}
-    names, order = [keys[key] for key in sorted(keys)], sorted(keys)
+    entry_by_key = {f"val/{wnids()[label]}/{Path(name).stem}": (name, label) for name, label in files.items()}
+    entries = sorted(entry_by_key.items())
     drawn = open_boxes(root, boxes)
-    facts = {"labels": digest(f"{key} {files[keys[key]]}" for key in order), "boxes": drawn is not None}
-    return Album("imagenet-val", order, partial(read, base, order, names, files, drawn), imagenet_classes(1000), facts)
+    facts = {"labels": digest(f"{key} {label}" for key, (_, label) in entries), "boxes": drawn is not None}
+    return make_album("imagenet-val", entries, partial(read, base, drawn), imagenet_classes(1000), facts)
 
 
 def label_flat_files(
@@ -128,22 +120,13 @@ def label_flat_files(
     return {name: classes[stem] for name, stem in zip(names, stems, strict=True)}
 
 
-def read(
-    base: Path,
-    keys: list[str],
-    names: list[str],
-    labels: dict[str, int],
-    drawn: Callable[[str], list[Drawn]] | None,
-    index: int,
-) -> Sample:
-    name = names[index]
+def read(base: Path, drawn: Callable[[str], list[Drawn]] | None, key: str, file: tuple[str, int]) -> Sample:
+    name, label = file
     image, orientation = read_image_and_orientation(base / name)
-    label = labels[name]
-    boxes: Boxes | None = None
-    if drawn is not None:
-        own = [row for wnid, row in drawn(Path(name).stem) if wnid == wnids()[label]]
-        boxes = place_boxes(own, orientation, image)
-    return Sample(keys[index], image, label, boxes=boxes)
+    if drawn is None:
+        return Sample(key, image, label)
+    own = [row for wnid, row in drawn(Path(name).stem) if wnid == wnids()[label]]
+    return Sample(key, image, label, boxes=place_boxes(own, orientation, image))
 
 
 def open_boxes(root: Path, boxes: str | Path | None) -> Callable[[str], list[Drawn]] | None:

@@ -10,7 +10,7 @@ from typing import Literal
 from vitreous.core.errors import DataError
 from vitreous.data.files import list_images
 from vitreous.data.reader import check_choice, contains, reader, require_folder
-from vitreous.data.sample import Album, Sample
+from vitreous.data.sample import Album, Sample, make_album
 from vitreous.models.image_decoding import open_image
 
 LAYOUT = "MURA-v1.1/{train,valid}/XR_<BODY>/patient<n>/study<k>_{positive,negative}/image<m>.png, listed in <split>_image_paths.csv"
@@ -41,8 +41,8 @@ def mura(place: str | Path, split: Literal["valid", "train"] = "valid", body: st
         body_folder = f"XR_{body.upper().removeprefix('XR_')}"
         check_choice("body", body_folder, bodies)
         names = [name for name in names if PurePosixPath(name).parts[1] == body_folder]
-    labels = [CLASSES.index(find_study(name, root)) for name in names]
-    return Album("mura", names, partial(read, root, names, labels), CLASSES, {"split": split, "body": body})
+    entries = [(name, CLASSES.index(find_study(name, root))) for name in names]
+    return make_album("mura", entries, partial(read, root), CLASSES, {"split": split, "body": body})
 
 
 def list_names(root: Path, split: str) -> list[str]:
@@ -70,5 +70,5 @@ def find_study(name: str, root: Path) -> str:
     return match[1]
 
 
-def read(root: Path, names: list[str], labels: list[int], index: int) -> Sample:
-    return Sample(names[index], open_image(root / names[index]), labels[index])
+def read(root: Path, name: str, label: int) -> Sample:
+    return Sample(name, open_image(root / name), label)

@@ -18,7 +18,7 @@ from vitreous.data.files import (
 )
 from vitreous.data.imagenet import imagenet_class_of
 from vitreous.data.reader import contains, reader, require_folder
-from vitreous.data.sample import Album, Mask, Sample, digest
+from vitreous.data.sample import Album, Mask, Sample, digest, make_album
 from vitreous.models.imagenet import imagenet_classes
 
 LAYOUT = (
@@ -73,18 +73,18 @@ def pets(
         raise DataError(f"'{root}' is not laid out as {LAYOUT}")
     if not entries:
         raise DataError(f"'{root}' lists no image; expected {LAYOUT}")
-    names = sorted(entries)
-    facts = {"split": split, "border": border, "labels": digest(f"{name} {entries[name]}" for name in names)}
-    keys = [Path(name).stem for name in names]
-    return Album("pets", keys, partial(read, root, trimaps, names, entries, BORDER[border]), classes, facts)
+    files = sorted(entries.items())
+    facts = {"split": split, "border": border, "labels": digest(f"{name} {label}" for name, label in files)}
+    keyed = [(Path(name).stem, (name, label)) for name, label in files]
+    return make_album("pets", keyed, partial(read, root, trimaps, BORDER[border]), classes, facts)
 
 
-def read(root: Path, trimaps: Path, names: list[str], labels: dict[str, int], border: int, index: int) -> Sample:
-    name = names[index]
+def read(root: Path, trimaps: Path, border: int, key: str, file: tuple[str, int]) -> Sample:
+    name, label = file
     image, orientation = read_image_and_orientation(root / "images" / name)
     path = trimaps / Path(name).with_suffix(".png").name
     mask = convert_trimap(to_single_channel(read_mask_values(path, orientation), f"'{path}'"), border, path)
-    return Sample(Path(name).stem, image, labels[name], mask)
+    return Sample(key, image, label, mask)
 
 
 def convert_trimap(ids: np.ndarray, border: int, path: Path) -> Mask:

@@ -6,9 +6,10 @@ import operator
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from itertools import accumulate
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int8
@@ -19,6 +20,8 @@ from vitreous.core.errors import DataError
 
 Mask: TypeAlias = Int8[np.ndarray, "H W"]  # 1 object, 0 not, -1 ignored
 Boxes: TypeAlias = Float[np.ndarray, "_ 4"]  # x0 y0 x1 y1; right and lower edges are exclusive
+
+E = TypeVar("E")  # what is known of a sample before it is read
 
 
 @renamed_attributes(picture="image")
@@ -178,6 +181,31 @@ class Album:
             Name, number of images, a digest of the keys, and `facts`.
         """
         return {"dataset": self.name, "pictures": len(self), "keys": digest(self.keys), **self.facts}
+
+
+def make_album(
+    name: str,
+    entries: Sequence[tuple[str, E]],
+    read: Callable[[str, E], Sample],
+    classes: tuple[str, ...] | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> Album:
+    """Album whose samples are read by `read(key, entry)`.
+
+    Parameters
+    ----------
+    name, classes, facts
+        As for `Album`.
+    entries
+        Key of every sample, and what is known of it before it is read, such as its file and its class.
+    read
+        Reads a sample; to be pickled with the dataset, it is a function of a module or a `partial` of one.
+    """
+    return Album(name, [key for key, _ in entries], partial(read_entry, entries, read), classes, facts or {})
+
+
+def read_entry(entries: Sequence[tuple[str, E]], read: Callable[[str, E], Sample], index: int) -> Sample:
+    return read(*entries[index])
 
 
 class NumberedKeys(Sequence[str]):

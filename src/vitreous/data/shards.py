@@ -25,7 +25,7 @@ from vitreous.data.files import (
     read_orientation,
 )
 from vitreous.data.reader import contains, expand_path, reader
-from vitreous.data.sample import Album, Sample, digest
+from vitreous.data.sample import Album, Sample, digest, make_album
 
 LAYOUT = "uncompressed tar files of key.jpg (or png, webp), key.cls or key.json, and key.mask.png if there are masks"
 IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)
@@ -72,18 +72,18 @@ def wds(place: str | Path, ignore: int | None = None) -> Album:
         If there is no shard or no image, or a shard is damaged.
     """
     shards = expand_pattern(expand_path(place))
-    samples: dict[str, dict[str, Part]] = {}
+    entries: list[tuple[str, dict[str, Part]]] = []
     for shard in shards:
-        for key, parts in index_shard(shard).items():
-            samples[f"{shard.stem}/{key}"] = parts
-    keys = [key for key, parts in samples.items() if find_image_ending(parts)]
-    if not keys:
+        with shard.open("rb") as file:
+            samples = iterate_samples(file, shard, partial(locate_part, shard))
+            entries += [(f"{shard.stem}/{key}", parts) for key, parts in samples if find_image_ending(parts)]
+    if not entries:
         raise DataError(f"there is no image in '{place}'; expected {LAYOUT}")
     facts = {
         "ignore": ignore,
-        "parts": digest(f"{key} {[(ending, part.size) for ending, part in samples[key].items()]}" for key in keys),
+        "parts": digest(f"{key} {[(ending, part.size) for ending, part in parts.items()]}" for key, parts in entries),
     }
-    return Album("wds", keys, partial(read, keys, samples, ignore), None, facts)
+    return make_album("wds", entries, partial(decode_parts, ignore=ignore), None, facts)
 
 
 def expand_pattern(path: Path) -> list[Path]:
@@ -96,12 +96,6 @@ def expand_pattern(path: Path) -> list[Path]:
     if len({shard.stem for shard in shards}) < len(shards):
         raise DataError(f"'{path}' names shards of the same name, so keys would not be unique")
     return shards
-
-
-def index_shard(shard: Path) -> dict[str, dict[str, Part]]:
-    """Files by key and by ending; the ending is what follows the first dot of the file name."""
-    with shard.open("rb") as file:
-        return dict(iterate_samples(file, shard, partial(locate_part, shard)))
 
 
 def locate_part(shard: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> Part:
@@ -166,10 +160,6 @@ def iterate_samples(
 def find_image_ending(parts: Mapping[str, Part]) -> str | None:
     """Ending of the image file, or None if there is none."""
     return next((ending for ending in IMAGES if ending in parts), None)
-
-
-def read(keys: list[str], samples: Mapping[str, Mapping[str, Part]], ignore: int | None, index: int) -> Sample:
-    return decode_parts(keys[index], samples[keys[index]], ignore)
 
 
 def decode_parts(key: str, parts: Mapping[str, Part], ignore: int | None) -> Sample:
