@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from vitreous.core.errors import DataError, SpecError
-from vitreous.data.files import apply_orientation, orient_boxes, read_image_and_orientation
+from vitreous.data.files import StoredImage
 from vitreous.data.imagenet import imagenet_class_of
 from vitreous.data.reader import check_share, contains, expand_path, reader, require_folder
 from vitreous.data.sample import Album, Boxes, Mask, Sample, digest, make_album, make_sample_of_largest
@@ -207,17 +207,14 @@ def read_sample(
     image_id: int,
 ) -> Sample:
     """Read the image, mask and boxes of the label, and masks of the rivals."""
-    image, orientation = read_image_and_orientation(folder / instances.images[image_id][0])
+    stored = StoredImage(folder / instances.images[image_id][0])
     present = named or tuple(category for category in indices if instances.list_objects(image_id, category))
-    masks = {
-        indices[category]: apply_orientation(instances.draw_mask(image_id, category, crowd), orientation)
-        for category in present
-    }
+    masks = {indices[category]: stored.turn(instances.draw_mask(image_id, category, crowd)) for category in present}
     if not named:  # without boxes, which belong to one class: the label may change with the crop
-        return make_sample_of_largest(key, image, masks, cover)
+        return make_sample_of_largest(key, stored.image, masks, cover)
     label = indices[named[0]]
-    boxes = orient_boxes(instances.collect_boxes(image_id, named[0]), orientation, image)
-    return Sample(key, image, label, masks.pop(label), boxes, masks)
+    boxes = stored.turn_boxes(instances.collect_boxes(image_id, named[0]))
+    return Sample(key, stored.image, label, masks.pop(label), boxes, masks)
 
 
 # ── rasterisation ────────────────────────────────────────────────────────────────────────────────

@@ -8,14 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from vitreous.core.errors import DataError
-from vitreous.data.files import (
-    list_images,
-    parse_number,
-    place_boxes,
-    read_image_and_orientation,
-    read_object_mask,
-    read_table,
-)
+from vitreous.data.files import StoredImage, list_images, parse_number, read_table
 from vitreous.data.imagenet import find_class_of_wnid
 from vitreous.data.reader import reader, require_folder
 from vitreous.data.sample import Album, Sample, digest, make_album
@@ -80,15 +73,15 @@ def folder(place: str | Path, ignore: int | None = None, labels: str | None = "a
 def read(
     base: Path, masks: Path | None, ignore: int | None, name: str, annotations: tuple[int | None, list[ClassBox] | None]
 ) -> Sample:
-    image, orientation = read_image_and_orientation(base / name)
+    stored = StoredImage(base / name)
     label, class_boxes = annotations
     boxes = mask = None
     if class_boxes is not None:
         own = [corners for of, corners in class_boxes if of is None or label is None or of == label]
-        boxes = place_boxes(own, orientation, image)
+        boxes = stored.place_boxes(own)
     if masks is not None and (path := masks / Path(name).with_suffix(".png")).is_file():
-        mask = read_object_mask(path, orientation, ignore=ignore)
-    return Sample(name, image, label, mask, boxes)
+        mask = stored.read_mask(path, ignore)
+    return Sample(name, stored.image, label, mask, boxes)
 
 
 def read_rows(path: Path, names: list[str], *columns: str) -> list[tuple[str, str, dict[str, str]]]:

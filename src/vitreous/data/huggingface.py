@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.core.errors import DataError, SpecError
-from vitreous.data.files import decode_image, read_object_mask, read_orientation
+from vitreous.data.files import StoredImage
 from vitreous.data.reader import contains, expand_path, import_package, reader
 from vitreous.data.sample import Album, NumberedKeys, Sample, digest
 
@@ -123,15 +123,14 @@ def read(
 ) -> Sample:
     row = table[index]
     where = f"row {index} ({keys[index]})"
-    source = get_image_source(row[image], where)
-    image_file = decode_image(source, where)
+    stored = StoredImage(get_image_source(row[image], where), where)
     value = None if label is None else row[label]
     if value is not None and (not isinstance(value, int) or value < -1):
         raise DataError(f"{where} has the class {value!r}; classes are whole numbers from 0 on")
     painted = None
     if mask is not None and row[mask] is not None:
-        painted = read_object_mask(get_image_source(row[mask], where), read_orientation(source), where, ignore)
-    return Sample(keys[index], image_file, None if value == -1 else value, painted)  # -1: unknown in datasets
+        painted = stored.read_mask(get_image_source(row[mask], where), ignore, where)
+    return Sample(keys[index], stored.image, None if value == -1 else value, painted)  # -1: unknown in datasets
 
 
 def get_image_source(cell: Any, where: str) -> bytes | Path:

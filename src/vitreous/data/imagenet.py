@@ -15,14 +15,7 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from vitreous.core.errors import DataError
-from vitreous.data.files import (
-    is_image_name,
-    list_images,
-    parse_number,
-    place_boxes,
-    read_image_and_orientation,
-    read_table,
-)
+from vitreous.data.files import StoredImage, is_image_name, list_images, parse_number, read_table
 from vitreous.data.reader import UnlabelledImagesError, contains, expand_path, import_package, reader, require_folder
 from vitreous.data.sample import Album, Sample, digest, make_album
 from vitreous.models.imagenet import imagenet_classes, index_of_wnid, wnids
@@ -122,11 +115,11 @@ def label_flat_files(
 
 def read(base: Path, drawn: Callable[[str], list[Drawn]] | None, key: str, file: tuple[str, int]) -> Sample:
     name, label = file
-    image, orientation = read_image_and_orientation(base / name)
+    stored = StoredImage(base / name)
     if drawn is None:
-        return Sample(key, image, label)
+        return Sample(key, stored.image, label)
     own = [row for wnid, row in drawn(Path(name).stem) if wnid == wnids()[label]]
-    return Sample(key, image, label, boxes=place_boxes(own, orientation, image))
+    return Sample(key, stored.image, label, boxes=stored.place_boxes(own))
 
 
 def open_boxes(root: Path, boxes: str | Path | None) -> Callable[[str], list[Drawn]] | None:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from vitreous.core.errors import DataError
-from vitreous.data.files import list_images, read_image_and_orientation, read_mask_values
+from vitreous.data.files import StoredImage, list_images
 from vitreous.data.imagenet import find_class_of_wnid
 from vitreous.data.reader import check_share, contains, expand_path, reader, require_folder
 from vitreous.data.sample import Album, Sample, digest, make_album, make_sample_of_largest
@@ -106,9 +106,9 @@ def list_category_files(root: Path) -> list[Path]:
 def read(
     base: Path, painted: Path, wnids: tuple[str, ...], cover: float, ignored_value: int, key: str, name: str
 ) -> Sample:
-    image, orientation = read_image_and_orientation(base / name)
+    stored = StoredImage(base / name)
     path = painted / Path(name).with_suffix(".png")
-    ids = decode_class_ids(read_mask_values(path, orientation), path)
+    ids = decode_class_ids(stored.read_mask_values(path), path)
     present = [int(category) for category in np.unique(ids) if category not in (OTHER, IGNORED)]
     if present and present[-1] > len(wnids):
         raise DataError(f"'{path}' has the class {present[-1]}; {len(wnids)} are known")
@@ -117,7 +117,7 @@ def read(
     for category in present:
         wnid = own if MERGED.get(own) == wnids[category - 1] else wnids[category - 1]
         masks[index_of_wnid()[wnid]] = np.where(ids == IGNORED, ignored_value, ids == category).astype(np.int8)
-    return make_sample_of_largest(key, image, masks, cover)
+    return make_sample_of_largest(key, stored.image, masks, cover)
 
 
 def decode_class_ids(colours: np.ndarray, path: Path) -> Int32[np.ndarray, "H W"]:

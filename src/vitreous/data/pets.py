@@ -9,13 +9,7 @@ from typing import Literal
 import numpy as np
 
 from vitreous.core.errors import DataError
-from vitreous.data.files import (
-    parse_number,
-    read_image_and_orientation,
-    read_mask_values,
-    read_table,
-    to_single_channel,
-)
+from vitreous.data.files import StoredImage, parse_number, read_table
 from vitreous.data.imagenet import imagenet_class_of
 from vitreous.data.reader import contains, reader, require_folder
 from vitreous.data.sample import Album, Mask, Sample, digest, make_album
@@ -81,10 +75,10 @@ def pets(
 
 def read(root: Path, trimaps: Path, border: int, key: str, file: tuple[str, int]) -> Sample:
     name, label = file
-    image, orientation = read_image_and_orientation(root / "images" / name)
+    stored = StoredImage(root / "images" / name)
     path = trimaps / Path(name).with_suffix(".png").name
-    mask = convert_trimap(to_single_channel(read_mask_values(path, orientation), f"'{path}'"), border, path)
-    return Sample(key, image, label, mask)
+    mask = convert_trimap(stored.read_mask_ids(path), border, path)
+    return Sample(key, stored.image, label, mask)
 
 
 def convert_trimap(ids: np.ndarray, border: int, path: Path) -> Mask:

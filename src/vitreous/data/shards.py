@@ -15,15 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vitreous.core.errors import DataError
-from vitreous.data.files import (
-    SUFFIXES,
-    decode_image,
-    match_files,
-    orient_boxes,
-    parse_number,
-    read_object_mask,
-    read_orientation,
-)
+from vitreous.data.files import SUFFIXES, StoredImage, match_files, parse_number
 from vitreous.data.reader import contains, expand_path, reader
 from vitreous.data.sample import Album, Sample, digest, make_album
 
@@ -166,11 +158,10 @@ def decode_parts(key: str, parts: Mapping[str, Part], ignore: int | None) -> Sam
     """Decode a sample from its files."""
     ending = find_image_ending(parts)
     assert ending is not None  # `wds` lists only keys with an image
-    where, data = f"{key}.{ending} of '{parts[ending].shard}'", parts[ending].read()
-    image = decode_image(data, where)
-    orientation, facts = read_orientation(data), read_facts(parts, key)
+    where = f"{key}.{ending} of '{parts[ending].shard}'"
+    stored, facts = StoredImage(parts[ending].read(), where), read_facts(parts, key)
     painted = next((parts[ending_of_mask] for ending_of_mask in MASKS if ending_of_mask in parts), None)
-    mask = None if painted is None else read_object_mask(painted.read(), orientation, f"of {key}", ignore)
+    mask = None if painted is None else stored.read_mask(painted.read(), ignore, f"of {key}")
     boxes = None
     if facts.get("boxes") is not None:
         rows = facts["boxes"]
@@ -179,8 +170,8 @@ def decode_parts(key: str, parts: Mapping[str, Part], ignore: int | None) -> Sam
                 f"{key}.json of '{parts['json'].shard}' has the boxes {rows!r}; expected [[x0, y0, x1, y1], …]"
             )
         corners = np.asarray([[parse_number(x, where) for x in box] for box in rows], dtype=np.float64)
-        boxes = orient_boxes(corners.reshape(-1, 4), orientation, image)
-    return Sample(key, image, read_label(parts, facts, key), mask, boxes)
+        boxes = stored.turn_boxes(corners.reshape(-1, 4))
+    return Sample(key, stored.image, read_label(parts, facts, key), mask, boxes)
 
 
 def read_facts(parts: Mapping[str, Part], key: str) -> dict[str, Any]:

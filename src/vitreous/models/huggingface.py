@@ -16,12 +16,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.core.errors import ModelError, ShapeError, VitreousError
-from vitreous.models.adapters import base_layer
 from vitreous.models.checkpoint import read_checkpoint, refuse_mismatch
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.image_input import Preprocess
 from vitreous.models.model import ModelOrigin
 from vitreous.models.model_registry import NamedModule, adapter, library_of, source
+from vitreous.models.module_structure import base_layer
 from vitreous.models.tensor_types import Images, Logits, PerHead, Pooled, Tokens
 from vitreous.models.vit import (
     AttentionBranch,

@@ -17,9 +17,9 @@ from torch import nn
 
 from vitreous.core.errors import ModelError, NotAdaptedError
 from vitreous.core.registry import Registry, import_submodules
-from vitreous.models.adapters import unwrap
 from vitreous.models.image_input import Preprocess
 from vitreous.models.model import RECORD_KEYS, UNKNOWN, AnyModel, ModelOrigin
+from vitreous.models.module_structure import unwrap
 from vitreous.models.vit import ViT
 
 GROUP = "vitreous.models"

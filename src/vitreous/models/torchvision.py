@@ -16,13 +16,13 @@ from torchvision.models import get_model, get_model_weights, list_models
 from torchvision.models.vision_transformer import EncoderBlock, VisionTransformer, interpolate_embeddings
 
 from vitreous.core.errors import ModelError, ShapeError
-from vitreous.models.adapters import base_layer
 from vitreous.models.checkpoint import load_into, not_fetched, read_checkpoint
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.image_input import Preprocess
 from vitreous.models.model import ModelOrigin
 from vitreous.models.model_call import forward_of, logits_of
 from vitreous.models.model_registry import NamedModule, adapter, library_of, source
+from vitreous.models.module_structure import base_layer
 from vitreous.models.tensor_types import Images, PerHead, Tokens
 from vitreous.models.vit import AttentionBranch, Block, Layout, LinearPool, MlpBranch, ViT, token_rows
 
