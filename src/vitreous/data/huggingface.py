@@ -92,7 +92,13 @@ def from_hf(
     """
     datasets = import_package("datasets", "a Hugging Face dataset")
     features = table.features
-    image = image or find_column(features, datasets.Image, "images", "image", name)
+    if image is None:
+        images = [column for column, kind in features.items() if isinstance(kind, datasets.Image)]
+        if "image" not in images and len(images) != 1:
+            raise SpecError(
+                f"{name} has {len(images)} columns of images among {', '.join(features)}; choose one with image=…"
+            )
+        image = "image" if "image" in images else str(images[0])
     classes = [column for column, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
     if label is None:
         label = classes[0] if len(classes) == 1 else "label" if "label" in features else None
@@ -106,16 +112,6 @@ def from_hf(
     keys = NumberedKeys([(str(table.split or "rows"), len(table))])
     facts = {"columns": [image, label, mask], "ignore": ignore, "content": digest([str(table._fingerprint)])}
     return Album(name, keys, partial(read, table, keys, image, label, mask, ignore), names, facts)
-
-
-def find_column(features: Any, kind: type, content: str, usual: str, name: str) -> str:
-    """Column of a type: the one called `usual`, or the only one; else raise `SpecError`."""
-    columns = [column for column, feature in features.items() if isinstance(feature, kind)]
-    if len(columns) == 1 or usual in columns:
-        return usual if usual in columns else columns[0]
-    raise SpecError(
-        f"{name} has {len(columns)} columns of {content} among {', '.join(features)}; choose one with {usual}=…"
-    )
 
 
 def read(

@@ -75,14 +75,12 @@ def imagenet_val(
     """
     root = require_folder(place, LAYOUT)
     base = next(folder for folder in (root / "val", root / "images", root) if folder.is_dir())
-    per_class = sorted(
-        class_folder for class_folder in base.iterdir() if class_folder.is_dir() and WNID.fullmatch(class_folder.name)
-    )
+    per_class = sorted(folder for folder in base.iterdir() if folder.is_dir() and WNID.fullmatch(folder.name))
     if per_class and labels is None:
         files = {
-            f"{class_folder.name}/{name}": find_class_of_wnid(class_folder.name, f"'{class_folder}'")
-            for class_folder in per_class
-            for name in list_images(class_folder)
+            f"{folder.name}/{name}": find_class_of_wnid(folder.name, f"'{folder}'")
+            for folder in per_class
+            for name in list_images(folder)
         }
     else:
         files = label_flat_files(root, base, labels, ids, None if meta is None else expand_path(meta))
@@ -128,17 +126,13 @@ def open_boxes(root: Path, boxes: str | Path | None) -> Callable[[str], list[Dra
     box_source = next(
         (path for path in places if path.is_file() or (path.is_dir() and next(path.glob("*.xml"), None))), None
     )
+    if box_source is None and boxes:
+        raise DataError(f"there are no boxes at '{places[0]}'; expected a folder of XML files or LOC_val_solution.csv")
     if box_source is None:
-        if boxes:
-            raise DataError(
-                f"there are no boxes at '{places[0]}'; expected a folder of XML files or LOC_val_solution.csv"
-            )
         return None
-    return (
-        partial(read_xml_boxes, box_source)
-        if box_source.is_dir()
-        else partial(read_csv_boxes, box_source, read_solution(box_source))
-    )
+    if box_source.is_dir():
+        return partial(read_xml_boxes, box_source)
+    return partial(read_csv_boxes, box_source, read_solution(box_source))
 
 
 def read_csv_boxes(path: Path, boxes: dict[str, list[Drawn]], stem: str) -> list[Drawn]:
@@ -246,32 +240,25 @@ def infer_id_kind(path: Path, values: list[int]) -> Ids:
 
 
 def read_class_ids(path: Path, meta: Path | None) -> dict[int, int]:
-    """Class by ILSVRC id, from the devkit's meta.mat."""
-    places = (
-        [meta]
-        if meta
-        else [path.parent / "meta.mat", path.parent / "data" / "meta.mat", path.parent.parent / "meta.mat"]
-    )
+    """Class by ILSVRC id, from the devkit's meta.mat; ids above 1000 are groups of classes and left out."""
+    folder = path.parent
+    places = [meta] if meta else [folder / "meta.mat", folder / "data" / "meta.mat", folder.parent / "meta.mat"]
     meta_file = next((place for place in places if place.is_file()), None)
     if meta_file is None:
         raise DataError(
             f"'{path}' holds the devkit's ILSVRC ids, which are no classes; put the devkit's meta.mat beside it, "
             f"or use {LISTS[0]}"
         )
-    return read_meta(meta_file)
-
-
-def read_meta(path: Path) -> dict[int, int]:
-    """Class by ILSVRC id; ids above 1000 are groups of classes and left out."""
-    scipy_io = import_package("scipy.io", f"'{path}' (MATLAB)")
+    scipy_io = import_package("scipy.io", f"'{meta_file}' (MATLAB)")
     try:
-        synsets = scipy_io.loadmat(str(path), squeeze_me=True)["synsets"]
-        wnids = {int(synset_id["ILSVRC2012_ID"]): str(synset_id["WNID"]) for synset_id in synsets}
+        synsets = scipy_io.loadmat(str(meta_file), squeeze_me=True)["synsets"]
+        wnid_by_id = {int(synset["ILSVRC2012_ID"]): str(synset["WNID"]) for synset in synsets}
     except Exception:  # noqa: BLE001 - scipy raises many exceptions on other files
         raise DataError(
-            f"'{path}' is damaged or not the devkit's meta.mat (synsets with ILSVRC2012_ID and WNID)"
+            f"'{meta_file}' is damaged or not the devkit's meta.mat (synsets with ILSVRC2012_ID and WNID)"
         ) from None
-    return {synset_id: find_class_of_wnid(wnid, f"'{path}'") for synset_id, wnid in wnids.items() if synset_id <= 1000}
+    wnids_of_classes = {synset_id: wnid for synset_id, wnid in wnid_by_id.items() if synset_id <= 1000}
+    return {synset_id: find_class_of_wnid(wnid, f"'{meta_file}'") for synset_id, wnid in wnids_of_classes.items()}
 
 
 def read_solution(path: Path) -> dict[str, list[Drawn]]:

@@ -12,7 +12,7 @@ from vitreous.models.image_input import Preprocess
 from vitreous.models.layout import Clip, Layout
 from vitreous.models.model import BlackBox
 from vitreous.models.model_call import forward_of, logits_of
-from vitreous.models.outputs import check_declared, checked_names, with_outputs
+from vitreous.models.outputs import with_outputs
 from vitreous.models.tensor_types import Images
 
 
@@ -21,7 +21,7 @@ def describe_black_box(
     why: str = "asked for",
     name: str | None = None,
     preprocess: Any = None,
-    classes: Any = None,
+    classes: tuple[str, ...] | None = None,
     outputs: str | None = None,
 ) -> BlackBox:
     """Describe any model as a `BlackBox`, for methods that only need logits of images.
@@ -37,21 +37,18 @@ def describe_black_box(
     preprocess
         Conversion of images to tensors. None: that of the module's library, if it is known.
     classes, outputs
-        As for `vitreous.wrap`.
+        As for `vitreous.wrap`, which checks them.
 
     Raises
     ------
     ModelError
-        If the module has no floating-point parameters or no classifier, or `classes` or `outputs` is invalid.
+        If the module has no floating-point parameters or no classifier, or `classes` do not fit `outputs`.
     """
     name = name or type(module).__name__
     refuse_without_parameters(module, name)
     if getattr(module, "num_classes", None) == 0:
         raise ModelError(f"{name!r} has no classifier (num_classes=0); give it a head with num_classes=…")
     preprocess = preprocess_of(module) if preprocess is None else preprocess
-
-    names = checked_names(classes)
-    check_declared(outputs)
     model = BlackBox(
         name=name,
         module=module,
@@ -60,10 +57,10 @@ def describe_black_box(
         size=getattr(preprocess, "size", (224, 224)),
         channels=expected_channels(module),
         preprocess=preprocess,
-        classes=classes_of(module) if names is None else names,
+        classes=classes_of(module) if classes is None else classes,
         reason=f"treated as a black box: {why}",
     )
-    return with_outputs(model, 1, names, outputs) if outputs == "binary" else model
+    return with_outputs(model, 1, classes, outputs) if outputs == "binary" else model
 
 
 def refuse_without_parameters(module: nn.Module, name: str) -> None:
@@ -161,11 +158,8 @@ def expected_size(module: nn.Module, preprocess: Any) -> tuple[int, int]:
     for part in module.modules():
         config = getattr(part, "config", None)
         config = getattr(config, "vision_config", config)
-        for size in (
-            getattr(part, "img_size", None),
-            getattr(part, "image_size", None),
-            getattr(config, "image_size", None),
-        ):
+        for owner, attribute in ((part, "img_size"), (part, "image_size"), (config, "image_size")):
+            size = getattr(owner, attribute, None)
             if isinstance(size, int) and size > 0:
                 return (size, size)
             if isinstance(size, list | tuple) and len(size) == 2 and all(isinstance(x, int) for x in size):

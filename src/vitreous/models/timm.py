@@ -253,7 +253,7 @@ def from_timm(model: Any, name: str = "timm model") -> ViT:
         norm=getattr(model, "norm", None) or nn.Identity(),  # MAE's subclasses delete it where they average tokens
         pool=pool,
         pooled_norm=getattr(model, "fc_norm", None) or nn.Identity(),
-        classify=partial(distilled_heads if distilled else one_head, model),
+        classify=partial(classify, model),
         layout=partial(layout_of, model),
         forward=model,
         size=(height, width),
@@ -289,12 +289,10 @@ def layout_of(model: Any, size: tuple[int, int]) -> Layout:
 # ── heads ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def one_head(model: Any, pooled: Pooled) -> Logits:
-    return model.head(pooled[:, 0])
-
-
-def distilled_heads(model: Any, pooled: Pooled) -> Logits:
-    return (model.head(pooled[:, 0]) + model.head_dist(pooled[:, 1])) / 2
+def classify(model: Any, pooled: Pooled) -> Logits:
+    """Logits of the head, or the mean of both heads of a distilled model."""
+    logits = model.head(pooled[:, 0])
+    return (logits + model.head_dist(pooled[:, 1])) / 2 if isinstance(model, VisionTransformerDistilled) else logits
 
 
 def pool_of(model: Any) -> LinearPool | AttentionPool:
