@@ -49,13 +49,12 @@ def list_names(root: Path, split: str) -> list[str]:
     """Paths relative to the root, from the image list, or from the folders if there is no list."""
     path = root / f"{split}_image_paths.csv"
     if path.is_file():
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-        names = [f"{split}/{line.split(f'/{split}/', 1)[1]}" for line in lines if f"/{split}/" in line]
-        if len(names) != sum(map(bool, lines)):
-            odd = next(line for line in lines if line and f"/{split}/" not in line)
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        if odd := next((line for line in lines if f"/{split}/" not in line), None):
             raise DataError(
                 f"'{path}' has the line {odd!r}; expected paths such as MURA-v1.1/{split}/XR_WRIST/…/image1.png"
             )
+        names = [f"{split}/{line.split(f'/{split}/', 1)[1]}" for line in lines]
     else:
         names = [f"{split}/{name}" for name in list_images(require_folder(root / split, LAYOUT))]
     if not names:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
@@ -290,8 +291,6 @@ def require_folder(place: str | Path, layout: str, inside: str = ".") -> Path:
 
 def import_package(package: str, subject: str) -> Any:
     """Import an optional package; if it is missing, raise `DataError` that says how to install it."""
-    from importlib import import_module
-
     try:
         return import_module(package)
     except ImportError:
