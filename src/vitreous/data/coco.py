@@ -16,7 +16,7 @@ from vitreous.data.files import StoredImage
 from vitreous.data.imagenet import imagenet_class_of
 from vitreous.data.reader import check_share, contains, expand_path, reader, require_folder
 from vitreous.data.sample import Album, Boxes, Mask, Sample, digest, make_album, make_sample_of_largest
-from vitreous.models.imagenet import imagenet_classes
+from vitreous.models.class_names import imagenet_classes
 
 LAYOUT = "COCO: annotations/instances_<split>.json and the images in <split>/"
 SPLITS = ("val2017", "train2017", "val2014", "train2014")

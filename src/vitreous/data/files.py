@@ -6,7 +6,6 @@ import csv
 import os
 import re
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from io import BytesIO
 from itertools import product
 from pathlib import Path
@@ -17,10 +16,9 @@ from PIL import Image
 
 from vitreous.core.errors import DataError, VitreousError
 from vitreous.data.sample import Boxes, Mask
-from vitreous.models.image_decoding import open_image
+from vitreous.models.image_decoding import open_upright
 
 SUFFIXES = (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-ORIENTATION = 0x0112
 
 
 def is_image_name(name: str) -> bool:
@@ -84,27 +82,21 @@ class StoredImage:
     source
         Path or content of the file.
     where
-        Begin of the error message if it cannot be opened; by default the message of `open_image` alone.
+        Begin of the error message if it cannot be opened; by default the message of `open_upright` alone.
 
     Attributes
     ----------
     image
         The image, upright.
+    orientation
+        EXIF orientation of the file, 1 to 8.
     """
 
     def __init__(self, source: Path | bytes, where: str = "") -> None:
-        self.source = source
-        self.image = decode_image(source, where) if where else open_image(source)
-
-    @cached_property
-    def orientation(self) -> int:
-        """EXIF orientation, 1 to 8; 1 (upright) if missing or invalid."""
         try:
-            with Image.open(BytesIO(self.source) if isinstance(self.source, bytes) else self.source) as image:
-                orientation = image.getexif().get(ORIENTATION, 1)
-        except Exception:  # noqa: BLE001 - invalid metadata counts as upright, as in `open_image`
-            return 1
-        return orientation if orientation in range(1, 9) else 1
+            self.image, self.orientation = open_upright(source)
+        except VitreousError as problem:
+            raise DataError(f"{where}: {problem}" if where else str(problem)) from None
 
     def turn(self, values: np.ndarray) -> np.ndarray:
         """Values per pixel, turned upright: orientations 2 to 4 flip axes, 5 to 8 also swap height and width."""
@@ -197,7 +189,4 @@ def parse_number(text: Any, where: str, kind: Literal["whole", "any"] = "any") -
 
 def decode_image(source: Path | bytes, where: str) -> Image.Image:
     """Upright image; if it cannot be opened, raise `DataError` that begins with `where`."""
-    try:
-        return open_image(source)
-    except VitreousError as problem:
-        raise DataError(f"{where}: {problem}") from None
+    return StoredImage(source, where).image

@@ -12,7 +12,7 @@ from vitreous.data.files import StoredImage, list_images, parse_number, read_tab
 from vitreous.data.imagenet import find_class_of_wnid
 from vitreous.data.reader import reader, require_folder
 from vitreous.data.sample import Album, Sample, digest, make_album
-from vitreous.models.imagenet import imagenet_classes
+from vitreous.models.class_names import imagenet_classes
 
 LAYOUT = "a folder of images (or images/), beside them labels.csv, boxes.csv and masks/ if there are any"
 LABELS = ("label", "imagenet_label")

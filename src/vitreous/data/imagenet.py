@@ -18,7 +18,7 @@ from vitreous.core.errors import DataError
 from vitreous.data.files import StoredImage, is_image_name, list_images, parse_number, read_table
 from vitreous.data.reader import UnlabelledImagesError, contains, expand_path, import_package, reader, require_folder
 from vitreous.data.sample import Album, Sample, digest, make_album
-from vitreous.models.imagenet import imagenet_classes, index_of_wnid, wnids
+from vitreous.models.class_names import imagenet_classes, index_of_wnid, wnids
 
 Ids = Literal["caffe", "devkit"]
 DEVKIT = "ILSVRC2012_validation_ground_truth.txt"

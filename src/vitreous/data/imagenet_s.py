@@ -14,7 +14,7 @@ from vitreous.data.files import StoredImage, list_images
 from vitreous.data.imagenet import find_class_of_wnid
 from vitreous.data.reader import check_share, contains, expand_path, reader, require_folder
 from vitreous.data.sample import Album, Sample, digest, make_album, make_sample_of_largest
-from vitreous.models.imagenet import imagenet_classes, index_of_wnid
+from vitreous.models.class_names import imagenet_classes, index_of_wnid
 
 LAYOUT = "ImageNetS<n>/{validation,validation-segmentation}/<wnid>/<name> and ImageNetS_categories_im<n>.txt, n = 50, 300 or 919"
 OTHER, IGNORED = 0, 1000

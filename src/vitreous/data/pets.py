@@ -13,7 +13,7 @@ from vitreous.data.files import StoredImage, parse_number, read_table
 from vitreous.data.imagenet import imagenet_class_of
 from vitreous.data.reader import contains, reader, require_folder
 from vitreous.data.sample import Album, Mask, Sample, digest, make_album
-from vitreous.models.imagenet import imagenet_classes
+from vitreous.models.class_names import imagenet_classes
 
 LAYOUT = (
     "Oxford-IIIT Pet: images/*.jpg with annotations/list.txt and annotations/trimaps/, or with labels.csv and trimaps/"

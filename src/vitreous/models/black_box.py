@@ -128,7 +128,7 @@ def preprocess_of(module: nn.Module) -> Preprocess | None:
 
 def classes_of(module: nn.Module) -> tuple[str, ...] | None:
     """ImageNet class names if the module is a timm model with 1000 classes, else None."""
-    from vitreous.models.imagenet import imagenet_classes
+    from vitreous.models.class_names import imagenet_classes
 
     count = getattr(module, "num_classes", None)
     return imagenet_classes(count) if isinstance(count, int) and hasattr(module, "pretrained_cfg") else None

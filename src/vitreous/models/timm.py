@@ -28,9 +28,9 @@ from torch import Tensor, nn
 
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.checkpoint import load_into, not_fetched, read_checkpoint
+from vitreous.models.class_names import imagenet_classes
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.image_input import Preprocess
-from vitreous.models.imagenet import imagenet_classes
 from vitreous.models.model_registry import SOURCES, NamedModule, adapter, library_of, source
 from vitreous.models.module_structure import base_layer
 from vitreous.models.tensor_types import Hidden, Images, Logits, PerHead, Pooled, Tokens
