@@ -19,7 +19,7 @@ from vitreous.capture.adapter_check import TOLERANCE, compare_with_model, with_a
 from vitreous.capture.forward import run_blocks
 from vitreous.core.errors import ModelError, NotAdaptedError
 from vitreous.models.eval_mode import StopForward, evaluating, removing_hooks
-from vitreous.models.model_call import forward_of, logits_of
+from vitreous.models.model import forward_of, logits_of
 from vitreous.models.model_registry import adapt
 from vitreous.models.tensor_types import Images, Logits, Tokens
 from vitreous.models.vit import LinearPool, TokenPositions, ViT, mean_rows, token_and_mean_rows, token_rows

@@ -27,8 +27,7 @@ from vitreous.models.black_box import (
 )
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.layout import Clip, Layout, NetworkBlock, TokenGrid, layout_of
-from vitreous.models.model import Network
-from vitreous.models.model_call import Inputs, forward_of, logits_of, tensors_of
+from vitreous.models.model import Inputs, Network, forward_of, logits_of, tensors_of
 from vitreous.models.module_structure import structure_of
 from vitreous.models.outputs import with_outputs
 from vitreous.models.tensor_types import Images

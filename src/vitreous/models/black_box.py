@@ -10,8 +10,7 @@ from torch import nn
 from vitreous.core.errors import ModelError, unexpected_errors_as
 from vitreous.models.image_input import Preprocess
 from vitreous.models.layout import Clip, Layout
-from vitreous.models.model import BlackBox
-from vitreous.models.model_call import forward_of, logits_of
+from vitreous.models.model import BlackBox, forward_of, logits_of
 from vitreous.models.outputs import with_outputs
 from vitreous.models.tensor_types import Images
 

@@ -11,8 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.core.errors import ModelError, ShapeError, SpecError, unexpected_errors_as
-from vitreous.models.model import AnyModel, Outputs
-from vitreous.models.model_call import forward_of, tensors_of
+from vitreous.models.model import AnyModel, Outputs, forward_of, tensors_of
 from vitreous.models.tensor_types import Logits
 from vitreous.models.vit import ViT
 

@@ -19,8 +19,7 @@ from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.checkpoint import load_into, not_fetched, read_checkpoint
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.image_input import Preprocess
-from vitreous.models.model import ModelOrigin
-from vitreous.models.model_call import forward_of, logits_of
+from vitreous.models.model import ModelOrigin, forward_of, logits_of
 from vitreous.models.model_registry import NamedModule, adapter, library_of, source
 from vitreous.models.module_structure import base_layer
 from vitreous.models.tensor_types import Images, PerHead, Tokens
