@@ -1,4 +1,4 @@
-"""Hugging Face image classifiers and CLIP/SigLIP towers: source, and adapter for the module layout of transformers 5."""
+"""Hugging Face: source of classifiers and towers, their adapter (for the modules of transformers 5), and text towers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.core.errors import ModelError, ShapeError, VitreousError
+from vitreous.core.errors import ModelError, ShapeError, VitreousError, describe_error
 from vitreous.models.checkpoint import read_checkpoint, refuse_mismatch
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.image_input import Preprocess
@@ -40,6 +40,7 @@ from vitreous.models.vit import (
     token_rows,
 )
 
+TEXT_MODELS = {"clip": "CLIPTextModelWithProjection", "siglip": "SiglipTextModel", "siglip2": "Siglip2TextModel"}
 Rows = Callable[[int], Float[Tensor, "q n"]]
 
 
@@ -428,3 +429,46 @@ def probe_pool(head: Any) -> AttentionPool:
         skip=0,
         mlp=mlp_branch(head.layernorm, head.mlp),
     )
+
+
+# ── text towers ──────────────────────────────────────────────────────────────────────────────────
+
+
+def load_text_tower(name: str | Path) -> tuple[nn.Module, Any]:
+    """Text encoder and tokenizer by a name on the hub or a folder; a `ModelError` if they cannot be loaded."""
+    try:
+        import transformers
+
+        family = transformers.AutoConfig.from_pretrained(name).model_type.split("_")[0]
+        if family not in TEXT_MODELS:
+            raise ModelError(f"{str(name)!r} is a {family!r} model; text towers are known of: {', '.join(TEXT_MODELS)}")
+        module = getattr(transformers, TEXT_MODELS[family]).from_pretrained(name)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, ImportError) as problem:
+        raise ModelError(f"the text tower of {str(name)!r} cannot be loaded ({describe_error(problem)})") from None
+    return module.eval(), tokenizer
+
+
+def padding_options(model: nn.Module) -> dict[str, Any]:
+    """Arguments of the tokenizer that the model's texts need: SigLIP reads the last of a fixed number of tokens."""
+    config: Any = getattr(model, "config", None)
+    if not str(getattr(config, "model_type", "")).startswith("siglip"):
+        return {}
+    length = getattr(config, "text_config", config).max_position_embeddings
+    return {"padding": "max_length", "max_length": length}
+
+
+def saved_tokenizer(model: nn.Module) -> Any:
+    """The tokenizer that was saved with a model, without downloading; a `ModelError` if there is none."""
+    place = getattr(model, "name_or_path", "")
+    try:
+        from transformers import AutoTokenizer
+
+        if not place:
+            raise OSError("the model was not loaded by from_pretrained")
+        return AutoTokenizer.from_pretrained(place, local_files_only=True)
+    except (OSError, ValueError, ImportError) as problem:
+        raise ModelError(
+            f"the tokenizer of {type(model).__name__!r} is not at hand ({describe_error(problem)}); "
+            "target=vitreous.prompt_target(model, prompts, tokenizer) takes one"
+        ) from None
