@@ -53,8 +53,8 @@ UPWARD_IMPORTS = {
 
 GRADIENT_NAMES = {"detach", "detach_", "requires_grad", "requires_grad_"}  # and autograd.grad
 GRADIENT_EXCEPTIONS = {
-    "models/load.py": "models that are built here need no gradients",
-    "models/scored.py": "a score without a gradient path to the images is refused",
+    "models/model_registry.py": "models that are built here need no gradients",
+    "models/outputs.py": "a score without a gradient path to the images is refused",
     "scores.py": "an embedding to compare with is a constant",
     "testing/contract.py": "the contract tests check that `requires_grad` is unchanged",
     "testing/models.py": "the contract tests compare gradients of the parts with those of the model",

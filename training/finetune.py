@@ -33,8 +33,7 @@ from vitreous.core.errors import ModelError, SpecError, VitreousError
 from vitreous.data import open_dataset
 from vitreous.models.checkpoint import read_checkpoint
 from vitreous.models.image_input import Preprocess
-from vitreous.models.timm_keys import timm_keys
-from vitreous.models.timm_source import convert_weights
+from vitreous.models.timm import convert_weights, timm_keys
 
 HERE = Path(__file__).parent
 LEFT_OUT = ("head.", "head_dist.", "decoder_", "mask_token")  # of another task

@@ -18,11 +18,11 @@ from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.capability import black_box_methods
 from vitreous.methods.method import METHODS, Method
 from vitreous.models.black_box import describe_black_box, with_observed_outputs
+from vitreous.models.huggingface import saved_tokenizer
 from vitreous.models.image_input import open_image
 from vitreous.models.model import BlackBox, Network
-from vitreous.models.scored import with_score
+from vitreous.models.outputs import with_score
 from vitreous.models.tensor_types import Images
-from vitreous.models.text_towers import saved_tokenizer
 from vitreous.models.vit import ViT
 from vitreous.wrapping import as_network, load, network_of, wrap
 

@@ -15,12 +15,11 @@ from vitreous.capture.adapter_check import Agreement, compare_with_model, with_a
 from vitreous.capture.inner_vit import find_inner_vit
 from vitreous.capture.see_through import refuse_unsuited, see_through
 from vitreous.core.errors import ModelError, NotAdaptedError
-from vitreous.models.adapters import unwrap
 from vitreous.models.black_box import describe_black_box
-from vitreous.models.load import adapt, build_named, model_label, with_origin
 from vitreous.models.model import BlackBox, Network
+from vitreous.models.model_registry import adapt, build_named, model_label, with_origin
+from vitreous.models.module_structure import structure_of, unwrap
 from vitreous.models.outputs import check_declared, checked_names, with_outputs
-from vitreous.models.structure import structure_of
 from vitreous.models.transforms import as_preprocess
 from vitreous.models.vit import ViT
 

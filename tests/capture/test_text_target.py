@@ -17,7 +17,7 @@ from vitreous.capture.forward import adapter_logits
 from vitreous.core.errors import Caveat, ModelError, ShapeError, SpecError
 from vitreous.methods import load_all
 from vitreous.methods.method import METHODS
-from vitreous.models.text_head import compare_with_texts
+from vitreous.models.outputs import compare_with_texts
 from vitreous.testing import check_method
 
 load_all()

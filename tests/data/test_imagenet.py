@@ -10,8 +10,8 @@ import pytest
 from tests.data.making import GOLDFISH, TENCH, ZEBRA, noise, save, write
 from vitreous.core.errors import DataError
 from vitreous.data import batches, open_dataset
+from vitreous.models.class_names import wnids
 from vitreous.models.image_input import Preprocess
-from vitreous.models.imagenet import wnids
 
 NAMES = [f"ILSVRC2012_val_{number:08d}" for number in (1, 2, 3)]
 CLASSES = [ZEBRA, TENCH, GOLDFISH]  # 340, 0, 1

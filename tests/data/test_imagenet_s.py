@@ -8,8 +8,8 @@ import pytest
 from tests.data.making import GOLDFISH, TENCH, ZEBRA, noise, save, write
 from vitreous.core.errors import DataError, SpecError
 from vitreous.data import batches, open_dataset
+from vitreous.models.class_names import wnids
 from vitreous.models.image_input import Preprocess
-from vitreous.models.imagenet import wnids
 
 
 def painted(ids: np.ndarray) -> np.ndarray:

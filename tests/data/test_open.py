@@ -10,8 +10,7 @@ import pytest
 from tests.data.making import TENCH, noise, save, write
 from vitreous.core.errors import Caveat, DataError, SpecError
 from vitreous.data import READERS, Album, Dataset, Sample, open_dataset, reader
-from vitreous.data.open import recognise
-from vitreous.data.reader import check_options, expand_path, import_package, split_spec
+from vitreous.data.reader import check_options, expand_path, import_package, recognise, split_spec
 
 
 @pytest.mark.parametrize(

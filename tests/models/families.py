@@ -21,7 +21,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from vitreous.capture.adapter_check import check_adapter
-from vitreous.models.load import adapt, build_named, model_label, with_origin
+from vitreous.models.model_registry import adapt, build_named, model_label, with_origin
 from vitreous.models.timm import from_timm
 from vitreous.models.vit import ViT
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import vitreous
 from tests.models.families import build, pictures
 from vitreous.core.errors import ModelError
-from vitreous.models.adapters import base_layer, unwrap_peft
+from vitreous.models.module_structure import base_layer, unwrap_peft
 
 RANK = 3
 

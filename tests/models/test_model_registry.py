@@ -18,8 +18,7 @@ from tests.models.families import FAMILIES, build, seen, tiny
 from vitreous.capture.forward import adapter_logits
 from vitreous.core import registry
 from vitreous.core.errors import ModelError, SpecError
-from vitreous.models.load import adapt
-from vitreous.models.model_registry import ADAPTERS, SOURCES, load_all
+from vitreous.models.model_registry import ADAPTERS, SOURCES, adapt, load_all
 from vitreous.models.vit import AttentionBranch, Block, Layout, LinearPool, MlpBranch, ViT, mean_rows
 from vitreous.testing import ContractError, check_model
 

@@ -15,8 +15,8 @@ from vitreous.front import load, wrap
 from vitreous.models.black_box import with_observed_outputs
 from vitreous.models.class_names import read_class_names
 from vitreous.models.image_input import Preprocess, Triple
-from vitreous.models.load import build_named
 from vitreous.models.model import BlackBox
+from vitreous.models.model_registry import build_named
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,8 @@ from vitreous.capture.token_places import IN_ANY_ORDER, expected_grids, measure_
 from vitreous.capture.trace import first_tensor
 from vitreous.core.errors import ModelError
 from vitreous.models.eval_mode import StopForward, evaluating, removing_hooks
-from vitreous.models.layout import Clip
+from vitreous.models.layout import Clip, NetworkBlock, TokenGrid
 from vitreous.models.tensor_types import Images
-from vitreous.models.token_grid import NetworkBlock, TokenGrid
 
 WEIGHT_LAYERS = (nn.Linear, nn.modules.conv._ConvNd, nn.MultiheadAttention)
 

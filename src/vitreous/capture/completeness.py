@@ -13,8 +13,7 @@ from vitreous.capture.operation_registry import Call, Role, name_of, role_of, wi
 from vitreous.capture.operations import RULES, LinearisedForward
 from vitreous.capture.trace import backward, share, trace
 from vitreous.core.errors import ModelError, ShapeError
-from vitreous.models.model import Network
-from vitreous.models.model_call import logits_of, tensors_of
+from vitreous.models.model import Network, logits_of, tensors_of
 from vitreous.models.tensor_types import Images
 
 LARGEST_MISSING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}

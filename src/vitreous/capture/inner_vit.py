@@ -20,8 +20,8 @@ from vitreous.capture.blocks import ModuleCall, observe_calls
 from vitreous.capture.forward import run_blocks
 from vitreous.core.errors import ModelError, NotAdaptedError
 from vitreous.models.eval_mode import StopForward, evaluating
-from vitreous.models.load import adapt
-from vitreous.models.model_call import forward_of, logits_of
+from vitreous.models.model import forward_of, logits_of
+from vitreous.models.model_registry import adapt
 from vitreous.models.tensor_types import Images, Logits, Tokens
 from vitreous.models.vit import LinearPool, TokenPositions, ViT, mean_rows, token_and_mean_rows, token_rows
 

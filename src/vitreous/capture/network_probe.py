@@ -19,10 +19,9 @@ from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.trace import Backward, Segment, backward, share, trace
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.models.eval_mode import evaluating
-from vitreous.models.layout import Layout, layout_of
+from vitreous.models.layout import Layout, TokenGrid, layout_of
 from vitreous.models.model import Network
 from vitreous.models.tensor_types import Images
-from vitreous.models.token_grid import TokenGrid
 
 if TYPE_CHECKING:
     from vitreous.capture.relevance import Rules

@@ -18,19 +18,19 @@ from vitreous.capture.token_places import size_of
 from vitreous.core.errors import ModelError, ShapeError, unexpected_errors_as
 from vitreous.models.black_box import (
     classes_of,
+    expected_channels,
+    expected_input,
     preprocess_of,
+    random_image,
     refuse_inference_tensors,
     refuse_without_parameters,
 )
 from vitreous.models.eval_mode import evaluating
-from vitreous.models.expected_input import expected_channels, expected_input, random_image
-from vitreous.models.layout import Clip, Layout, layout_of
-from vitreous.models.model import Network
-from vitreous.models.model_call import Inputs, forward_of, logits_of, tensors_of
+from vitreous.models.layout import Clip, Layout, NetworkBlock, TokenGrid, layout_of
+from vitreous.models.model import Inputs, Network, forward_of, logits_of, tensors_of
+from vitreous.models.module_structure import structure_of
 from vitreous.models.outputs import with_outputs
-from vitreous.models.structure import structure_of
 from vitreous.models.tensor_types import Images
-from vitreous.models.token_grid import NetworkBlock, TokenGrid
 
 
 def see_through(

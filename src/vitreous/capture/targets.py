@@ -23,8 +23,8 @@ from vitreous.capture.score_function import Rows, ScoreFunction, Targets
 from vitreous.core.deprecation import renamed_attributes
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.models.model import BlackBox
+from vitreous.models.outputs import compare_with_texts
 from vitreous.models.tensor_types import Images
-from vitreous.models.text_head import compare_with_texts
 
 Explained = TypeVar("Explained", bound=Any)  # an `Attribution`, which is defined above this layer of the package
 

@@ -14,9 +14,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from vitreous.models.layout import Clip
+from vitreous.models.layout import Clip, TokenGrid
 from vitreous.models.tensor_types import Images
-from vitreous.models.token_grid import TokenGrid
 
 MOST_OTHERS = 128  # tokens of a sequence that belong to no patch (YOLOS has 100 detection tokens)
 ROUNDS = 4  # draws of noise

@@ -152,7 +152,7 @@ def reason_against(method: Any, vit: Any) -> str:
 
 def average_output(output: Any) -> Any:
     """A score for models without logits: the mean of the first tensor that they return."""
-    from vitreous.models.model_call import tensors_of
+    from vitreous.models.model import tensors_of
 
     return tensors_of(output)[0].flatten(1).mean(1)
 

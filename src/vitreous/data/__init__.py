@@ -11,8 +11,7 @@ Examples
 """
 
 from vitreous.data.batch import Batch, batches, subset
-from vitreous.data.open import open_dataset
-from vitreous.data.reader import READERS, reader
+from vitreous.data.reader import READERS, open_dataset, reader
 from vitreous.data.sample import Album, Dataset, Sample
 from vitreous.data.subset_list import read_subset
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -14,8 +14,8 @@ import numpy as np
 from PIL import Image
 
 from vitreous.core.errors import DataError
-from vitreous.data.reader import check_choice, contains, reader, require_folder
-from vitreous.data.sample import Album, Sample, digest
+from vitreous.data.reader import contains, reader, require_folder
+from vitreous.data.sample import Album, Sample, digest, make_album
 
 LAYOUT10 = "cifar-10-batches-py/ with data_batch_1 to 5, test_batch and batches.meta"
 LAYOUT100 = "cifar-100-python/ with train, test and meta"
@@ -81,10 +81,9 @@ def cifar10(place: str | Path, split: Literal["test", "train"] = "test") -> Albu
     split
         "test" or "train".
     """
-    check_choice("split", split, ("test", "train"))
-    root = enter_subfolder(require_folder(place, LAYOUT10), "cifar-10-batches-py")
+    root = require_folder(place, LAYOUT10, inside="cifar-10-batches-py")
     parts = ("test_batch",) if split == "test" else tuple(f"data_batch_{number}" for number in range(1, 6))
-    return make_album("cifar10", root, parts, split, "labels", ("batches.meta", "label_names"), LAYOUT10)
+    return open_parts("cifar10", root, parts, split, "labels", ("batches.meta", "label_names"), LAYOUT10)
 
 
 @reader(
@@ -105,16 +104,12 @@ def cifar100(place: str | Path, split: Literal["test", "train"] = "test", coarse
     coarse
         Use the 20 superclasses as labels instead of the 100 classes.
     """
-    check_choice("split", split, ("test", "train"))
-    root, grain = enter_subfolder(require_folder(place, LAYOUT100), "cifar-100-python"), "coarse" if coarse else "fine"
-    return make_album("cifar100", root, (split,), split, f"{grain}_labels", ("meta", f"{grain}_label_names"), LAYOUT100)
+    root = require_folder(place, LAYOUT100, inside="cifar-100-python")
+    grain = "coarse" if coarse else "fine"
+    return open_parts("cifar100", root, (split,), split, f"{grain}_labels", ("meta", f"{grain}_label_names"), LAYOUT100)
 
 
-def enter_subfolder(root: Path, name: str) -> Path:
-    return root / name if (root / name).is_dir() else root
-
-
-def make_album(
+def open_parts(
     name: str, root: Path, parts: Sequence[str], split: str, column: str, meta: tuple[str, str], layout: str
 ) -> Album:
     pixels, labels = zip(*(read_batch_file(root / part, column, layout) for part in parts), strict=True)
@@ -124,32 +119,28 @@ def make_album(
         raise DataError(f"'{root / meta[0]}' has no {meta[1]}; expected {layout}")
     if classes.min() < 0 or classes.max() >= len(names):
         raise DataError(f"'{root}' has classes from {classes.min()} to {classes.max()}, and names for {len(names)}")
-    keys = [f"{split}/{index:05d}" for index in range(len(together))]
+    entries = [(f"{split}/{index:05d}", index) for index in range(len(together))]
     facts = {
         "split": split,
         "labels": digest(map(str, classes.tolist())),
         "pixels": sha256(together.tobytes()).hexdigest()[:16],
     }
-    read: Callable[[int], Sample] = partial(read_sample, keys, together, classes)
-    return Album(name, keys, read, tuple(text(name_bytes) for name_bytes in names), facts)
+    return make_album(name, entries, partial(read_sample, together, classes), tuple(map(text, names)), facts)
 
 
 def read_batch_file(path: Path, column: str, layout: str) -> tuple[np.ndarray, np.ndarray]:
     """Pixels [images 3072] and classes of one file."""
     content = unpickle(path, layout)
-    pixels, labels = content.get("data"), content.get(column)
+    pixels, labels = content.get("data"), content.get(column, ())
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3072:
         raise DataError(f"'{path}' has no data of 3072 bytes per image; expected {layout}")
-    if (
-        not isinstance(labels, list)
-        or len(labels) != len(pixels)
-        or not all(isinstance(label, int) for label in labels)
-    ):
+    whole = isinstance(labels, list) and all(isinstance(label, int) for label in labels)
+    if not whole or len(labels) != len(pixels):
         raise DataError(f"'{path}' has no {column}, one for each of its {len(pixels)} images; expected {layout}")
     return pixels, np.asarray(labels, dtype=np.int64)
 
 
-def read_sample(keys: list[str], pixels: np.ndarray, labels: np.ndarray, index: int) -> Sample:
+def read_sample(pixels: np.ndarray, labels: np.ndarray, key: str, index: int) -> Sample:
     """Sample at an index; a row of `pixels` is 1024 red, 1024 green and 1024 blue values, each in row-major order."""
     colours = pixels[index].reshape(3, 32, 32).transpose(1, 2, 0)
-    return Sample(keys[index], Image.fromarray(np.ascontiguousarray(colours)), int(labels[index]))
+    return Sample(key, Image.fromarray(np.ascontiguousarray(colours)), int(labels[index]))

@@ -12,36 +12,15 @@ from typing import Any, Literal
 import numpy as np
 
 from vitreous.core.errors import DataError, SpecError
-from vitreous.data.files import apply_orientation, orient_boxes, read_image_and_orientation
-from vitreous.data.reader import check_choice, check_share, contains, expand_path, reader, require_folder
-from vitreous.data.sample import Album, Boxes, Mask, Sample, digest, make_sample_of_largest
-from vitreous.models.imagenet import imagenet_classes, index_of_wnid
+from vitreous.data.files import StoredImage
+from vitreous.data.imagenet import imagenet_class_of
+from vitreous.data.reader import check_share, contains, expand_path, reader, require_folder
+from vitreous.data.sample import Album, Boxes, Mask, Sample, digest, make_album, make_sample_of_largest
+from vitreous.models.class_names import imagenet_classes
 
 LAYOUT = "COCO: annotations/instances_<split>.json and the images in <split>/"
 SPLITS = ("val2017", "train2017", "val2014", "train2014")
 CROWD = {"ignore": -1, "object": 1, "background": 0}
-# Categories whose name is that of one ImageNet class; of three elephants, SkipPLUS takes the African one.
-WNIDS = {
-    "traffic light": "n06874185",
-    "parking meter": "n03891332",
-    "elephant": "n02504458",
-    "zebra": "n02391049",
-    "backpack": "n02769748",
-    "umbrella": "n04507155",
-    "banana": "n07753592",
-    "orange": "n07747607",
-    "broccoli": "n07714990",
-    "hot dog": "n07697537",
-    "pizza": "n07873807",
-    "laptop": "n03642806",
-    "mouse": "n03793489",
-    "remote": "n04074963",
-    "microwave": "n03761084",
-    "toaster": "n04442312",
-    "refrigerator": "n04070727",
-    "vase": "n04522168",
-    "teddy bear": "n04399382",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +43,37 @@ class Instances:
     names: Mapping[int, str]
     images: Mapping[int, tuple[str, int, int]]
     annotations: Mapping[int, Sequence[Mapping[str, Any]]]
+
+    def compute_least_share(self, image: int, named: Iterable[int]) -> float:
+        """Smallest share of the image that a named class covers, by the annotated areas of its single objects."""
+        areas = dict.fromkeys(named, 0.0)
+        for annotation in self.annotations[image]:
+            if annotation["category_id"] in areas and not annotation.get("iscrowd"):
+                areas[annotation["category_id"]] += float(annotation.get("area", 0))
+        _, height, width = self.images[image]
+        return min(areas.values()) / (height * width)
+
+    def collect_boxes(self, image: int, category: int) -> Boxes:
+        """Boxes of the single objects of a category, from x, y, width, height."""
+        boxes = [a["bbox"] for a in self.list_objects(image, category) if not a.get("iscrowd")]
+        corners = np.array(boxes, dtype=float).reshape(-1, 4)
+        corners[:, 2:] += corners[:, :2]
+        return corners
+
+    def draw_mask(self, image: int, category: int, crowd: int) -> Mask:
+        """Union of a category's objects; crowds get the value `crowd` where there is no object."""
+        _, height, width = self.images[image]
+        mask = np.zeros((height, width), dtype=np.int8)
+        objects = self.list_objects(image, category)
+        for annotation in sorted(objects, key=lambda a: not a.get("iscrowd")):  # objects last, over the crowds
+            where = f"annotation {annotation['id']} of '{self.path}'"
+            value = crowd if annotation.get("iscrowd") else 1
+            mask[fill_region(annotation["segmentation"], height, width, where)] = value
+        return mask
+
+    def list_objects(self, image: int, category: int) -> list[Mapping[str, Any]]:
+        """Annotations of a category in an image."""
+        return [a for a in self.annotations[image] if a["category_id"] == category]
 
 
 @reader("coco", recognises=contains("annotations/instances_*.json"))
@@ -107,8 +117,6 @@ def coco(
     SpecError
         If an option has an invalid value, or a class is not known.
     """
-    check_choice("labels", labels, ("coco", "imagenet"))
-    check_choice("crowd", crowd, tuple(CROWD))
     check_share("cover", cover)
     root = require_folder(place, LAYOUT)
     split = split or next((name for name in SPLITS if (root / name).is_dir()), SPLITS[0])
@@ -118,17 +126,16 @@ def coco(
     )
     indices = index_classes(instances, labels)
     named = find_named_categories(instances, indices, classes)
-    shares = (
-        {image: compute_least_share(instances, image, named) for image in sorted(instances.images)} if named else {}
-    )
-    chosen = [image for image, share in shares.items() if share > 0 and share >= cover]
-    chosen = chosen if named else sorted(instances.images)
+    chosen = sorted(instances.images)
+    if named:
+        shares = {image: instances.compute_least_share(image, named) for image in chosen}
+        chosen = [image for image, share in shares.items() if share > 0 and share >= cover]
     if not chosen:
         class_list = " and ".join(instances.names[category] for category in named) or "no class"
         raise DataError(
             f"no image of '{instances.path}' has {class_list} on {cover:.0%} of it or more; name other classes"
         )
-    keys = [f"{split}/{Path(instances.images[image][0]).stem}" for image in chosen]
+    entries = [(f"{split}/{Path(instances.images[image][0]).stem}", image) for image in chosen]
     class_names = imagenet_classes(1000) if labels == "imagenet" else tuple(instances.names.values())
     facts = {
         "split": split,
@@ -136,10 +143,10 @@ def coco(
         "labels": labels,
         "crowd": crowd,
         "cover": float(cover),
-        "annotations": digest(str(a["id"]) for image in chosen for a in instances.annotations.get(image, ())),
+        "annotations": digest(str(a["id"]) for image in chosen for a in instances.annotations[image]),
     }
-    read = partial(read_sample, instances, folder, keys, chosen, indices, named, CROWD[crowd], float(cover))
-    return Album("coco", keys, read, class_names, facts)
+    read = partial(read_sample, instances, folder, indices, named, CROWD[crowd], float(cover))
+    return make_album("coco", entries, read, class_names, facts)
 
 
 def read_instances(path: Path) -> Instances:
@@ -153,13 +160,13 @@ def read_instances(path: Path) -> Instances:
     try:
         names = {int(c["id"]): str(c["name"]) for c in sorted(content["categories"], key=lambda c: c["id"])}
         images = {int(i["id"]): (str(i["file_name"]), int(i["height"]), int(i["width"])) for i in content["images"]}
-        annotations: dict[int, list[Mapping[str, Any]]] = {}
+        annotations: dict[int, list[Mapping[str, Any]]] = {image: [] for image in images}
         for annotation in content["annotations"]:
             if annotation["category_id"] not in names or annotation["image_id"] not in images:
                 raise DataError(
                     f"annotation {annotation['id']} of '{path}' has an image or a category that is not listed"
                 )
-            annotations.setdefault(annotation["image_id"], []).append(annotation)
+            annotations[annotation["image_id"]].append(annotation)
     except (KeyError, TypeError, ValueError) as problem:
         raise DataError(
             f"'{path}' is no instances file ({problem!r} is missing or wrong); expected COCO's images, annotations and categories"
@@ -171,8 +178,8 @@ def index_classes(instances: Instances, labels: str) -> dict[int, int]:
     """Class index by category id, for the categories that have one."""
     if labels == "coco":
         return {category: index for index, category in enumerate(instances.names)}
-    wnid_by_category = {category: WNIDS[name] for category, name in instances.names.items() if name in WNIDS}
-    return {category: index_of_wnid()[wnid] for category, wnid in wnid_by_category.items()}
+    class_by_name = imagenet_class_of("coco")
+    return {category: class_by_name[name] for category, name in instances.names.items() if name in class_by_name}
 
 
 def find_named_categories(instances: Instances, indices: Mapping[int, int], classes: str | None) -> tuple[int, ...]:
@@ -189,69 +196,25 @@ def find_named_categories(instances: Instances, indices: Mapping[int, int], clas
     return tuple(category_by_name[name] for name in names)
 
 
-def compute_least_share(instances: Instances, image: int, named: Iterable[int]) -> float:
-    """Smallest share of the image that a named class covers, by the annotated areas of its single objects."""
-    areas = dict.fromkeys(named, 0.0)
-    for annotation in instances.annotations.get(image, ()):
-        if annotation["category_id"] in areas and not annotation.get("iscrowd"):
-            areas[annotation["category_id"]] += float(annotation.get("area", 0))
-    _, height, width = instances.images[image]
-    return min(areas.values()) / (height * width)
-
-
 def read_sample(
     instances: Instances,
     folder: Path,
-    keys: Sequence[str],
-    chosen: Sequence[int],
     indices: Mapping[int, int],
     named: tuple[int, ...],
     crowd: int,
     cover: float,
-    index: int,
+    key: str,
+    image_id: int,
 ) -> Sample:
     """Read the image, mask and boxes of the label, and masks of the rivals."""
-    name, height, width = instances.images[chosen[index]]
-    image, orientation = read_image_and_orientation(folder / name)
-    annotations = instances.annotations.get(chosen[index], ())
-    present = named or tuple(category for category in indices if any(a["category_id"] == category for a in annotations))
-    masks = {
-        indices[category]: apply_orientation(
-            draw_class_mask(instances, annotations, category, height, width, crowd), orientation
-        )
-        for category in present
-    }
+    stored = StoredImage(folder / instances.images[image_id][0])
+    present = named or tuple(category for category in indices if instances.list_objects(image_id, category))
+    masks = {indices[category]: stored.turn(instances.draw_mask(image_id, category, crowd)) for category in present}
     if not named:  # without boxes, which belong to one class: the label may change with the crop
-        return make_sample_of_largest(keys[index], image, masks, cover)
+        return make_sample_of_largest(key, stored.image, masks, cover)
     label = indices[named[0]]
-    boxes = orient_boxes(collect_class_boxes(annotations, named[0]), orientation, image)
-    return Sample(keys[index], image, label, masks.pop(label), boxes, masks)
-
-
-def collect_class_boxes(annotations: Iterable[Mapping[str, Any]], category: int) -> Boxes:
-    """Boxes of the single objects of a category, from x, y, width, height."""
-    boxes = [a["bbox"] for a in annotations if a["category_id"] == category and not a.get("iscrowd")]
-    corners = np.array(boxes, dtype=float).reshape(-1, 4)
-    corners[:, 2:] += corners[:, :2]
-    return corners
-
-
-def draw_class_mask(
-    instances: Instances,
-    annotations: Iterable[Mapping[str, Any]],
-    category: int,
-    height: int,
-    width: int,
-    crowd: int,
-) -> Mask:
-    """Union of a category's objects; crowds get the value `crowd` where there is no object."""
-    mask = np.zeros((height, width), dtype=np.int8)
-    own = [a for a in annotations if a["category_id"] == category]
-    for annotation in sorted(own, key=lambda a: not a.get("iscrowd")):  # objects last, over the crowds
-        where = f"annotation {annotation['id']} of '{instances.path}'"
-        value = crowd if annotation.get("iscrowd") else 1
-        mask[fill_region(annotation["segmentation"], height, width, where)] = value
-    return mask
+    boxes = stored.turn_boxes(instances.collect_boxes(image_id, named[0]))
+    return Sample(key, stored.image, label, masks.pop(label), boxes, masks)
 
 
 # ── rasterisation ────────────────────────────────────────────────────────────────────────────────

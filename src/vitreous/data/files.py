@@ -16,10 +16,9 @@ from PIL import Image
 
 from vitreous.core.errors import DataError, VitreousError
 from vitreous.data.sample import Boxes, Mask
-from vitreous.models.image_decoding import open_image
+from vitreous.models.image_decoding import open_upright
 
 SUFFIXES = (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-ORIENTATION = 0x0112
 
 
 def is_image_name(name: str) -> bool:
@@ -75,78 +74,88 @@ def list_alternatives(piece: str) -> list[str]:
     return inner.split(",")
 
 
-def read_orientation(path: Path | bytes) -> int:
-    """EXIF orientation of an image file, 1 to 8; 1 (upright) if missing or invalid."""
-    try:
-        with Image.open(BytesIO(path) if isinstance(path, bytes) else path) as image:
-            orientation = image.getexif().get(ORIENTATION, 1)
-    except Exception:  # noqa: BLE001 - invalid metadata counts as upright, as in `open_image`
-        return 1
-    return orientation if orientation in range(1, 9) else 1
+class StoredImage:
+    """An image file and its annotations in pixels as stored, which are turned upright as the image is.
 
+    Parameters
+    ----------
+    source
+        Path or content of the file.
+    where
+        Begin of the error message if it cannot be opened; by default the message of `open_upright` alone.
 
-def apply_orientation(values: np.ndarray, orientation: int) -> np.ndarray:
-    """Apply an EXIF orientation to pixels as stored: 2 to 4 flip axes, 5 to 8 also swap height and width."""
-    values = values.swapaxes(0, 1) if orientation >= 5 else values
-    rows, columns = {1: (1, 1), 2: (1, -1), 3: (-1, -1), 4: (-1, 1), 5: (1, 1), 6: (1, -1), 7: (-1, -1), 8: (-1, 1)}[
-        orientation
-    ]
-    return np.ascontiguousarray(values[::rows, ::columns])
-
-
-def orient_boxes(boxes: Boxes, orientation: int, image: Image.Image) -> Boxes:
-    """Convert boxes from pixels as stored to pixels of the upright image (`image`)."""
-    x, y = boxes[:, 0::2], boxes[:, 1::2]
-    if orientation >= 5:
-        x, y = y, x
-    x = image.width - x[:, ::-1] if orientation in (2, 3, 6, 7) else x
-    y = image.height - y[:, ::-1] if orientation in (3, 4, 7, 8) else y
-    return np.stack([x, y], -1).reshape(-1, 4)
-
-
-def place_boxes(rows: Sequence[Sequence[float]], orientation: int, image: Image.Image) -> Boxes:
-    """Convert annotated boxes to pixels of the upright image.
-
-    A row is x0 y0 x1 y1 width height, in pixels as stored; the last two are the size of the image that the box was
-    annotated in, or 0 if it is that of the file.
+    Attributes
+    ----------
+    image
+        The image, upright.
+    orientation
+        EXIF orientation of the file, 1 to 8.
     """
-    stored = image.size if orientation < 5 else (image.height, image.width)
-    drawn = np.asarray(rows, dtype=np.float64).reshape(-1, 6)
-    sides = np.where(drawn[:, 4:] > 0, drawn[:, 4:], stored)
-    return orient_boxes(drawn[:, :4] * np.tile(np.asarray(stored) / sides, 2), orientation, image)
 
+    def __init__(self, source: Path | bytes, where: str = "") -> None:
+        try:
+            self.image, self.orientation = open_upright(source)
+        except VitreousError as problem:
+            raise DataError(f"{where}: {problem}" if where else str(problem)) from None
 
-def read_object_mask(path: Path | bytes, orientation: int = 1, name: str = "", ignore: int | None = None) -> Mask:
-    """Mask file as 0 where it is 0, -1 where it is `ignore` and 1 elsewhere; other arguments as for `read_mask_values`."""
-    ids = to_single_channel(read_mask_values(path, orientation, name), name or f"'{path}'")
-    mask = (ids != 0).astype(np.int8)
-    if ignore is not None:
-        mask[ids == ignore] = -1
-    return mask
+    def turn(self, values: np.ndarray) -> np.ndarray:
+        """Values per pixel, turned upright: orientations 2 to 4 flip axes, 5 to 8 also swap height and width."""
+        values = values.swapaxes(0, 1) if self.orientation >= 5 else values
+        rows = -1 if self.orientation in (3, 4, 7, 8) else 1
+        columns = -1 if self.orientation in (2, 3, 6, 7) else 1
+        return np.ascontiguousarray(values[::rows, ::columns])
 
+    def turn_boxes(self, boxes: Boxes) -> Boxes:
+        """Boxes, turned upright."""
+        x, y = boxes[:, 0::2], boxes[:, 1::2]
+        if self.orientation >= 5:
+            x, y = y, x
+        x = self.image.width - x[:, ::-1] if self.orientation in (2, 3, 6, 7) else x
+        y = self.image.height - y[:, ::-1] if self.orientation in (3, 4, 7, 8) else y
+        return np.stack([x, y], -1).reshape(-1, 4)
 
-def read_mask_values(path: Path | bytes, orientation: int = 1, name: str = "") -> np.ndarray:
-    """Values of a mask file, [H W] or [H W channels], with the EXIF orientation (`orientation`) of its image applied."""
-    name = name or f"'{path}'"
-    if isinstance(path, Path) and not path.is_file():
-        raise DataError(f"there is no mask at {name}")
-    try:
-        with Image.open(BytesIO(path) if isinstance(path, bytes) else path) as stored:
-            # Of a palette image, the indices are the ids; the colours are for display only.
-            values = np.asarray(stored.convert("L") if stored.mode in ("1", "LA") else stored)
-    except Exception:  # noqa: BLE001 - decoders fail in many ways on a damaged file
-        raise DataError(f"the mask {name} is damaged or not an image; a whole PNG would work") from None
-    return apply_orientation(values, orientation)
+    def place_boxes(self, rows: Sequence[Sequence[float]]) -> Boxes:
+        """Annotated boxes, in pixels of the image and turned upright.
 
+        A row is x0 y0 x1 y1 width height; the last two are the size of the image that the box was annotated in, or 0 if
+        it is that of the file.
+        """
+        stored = self.image.size if self.orientation < 5 else self.image.size[::-1]
+        drawn = np.asarray(rows, dtype=np.float64).reshape(-1, 6)
+        sides = np.where(drawn[:, 4:] > 0, drawn[:, 4:], stored)
+        return self.turn_boxes(drawn[:, :4] * np.tile(np.asarray(stored) / sides, 2))
 
-def to_single_channel(ids: np.ndarray, name: str) -> np.ndarray:
-    """Mask with one value per pixel; equal colour channels are reduced to one, others raise `DataError`."""
-    if ids.ndim == 2:
-        return ids
-    colours = ids[..., :3] if ids.shape[-1] >= 3 else ids[..., :1]
-    if (colours != colours[..., :1]).any():
-        raise DataError(f"the mask {name} is in colour; one number per pixel (a grey or palette PNG) would work")
-    return colours[..., 0]
+    def read_mask(self, source: Path | bytes, ignore: int | None = None, name: str = "") -> Mask:
+        """Mask file as 0 where it is 0, -1 where it is `ignore` and 1 elsewhere; otherwise as `read_mask_ids`."""
+        ids = self.read_mask_ids(source, name)
+        mask = (ids != 0).astype(np.int8)
+        if ignore is not None:
+            mask[ids == ignore] = -1
+        return mask
+
+    def read_mask_ids(self, source: Path | bytes, name: str = "") -> np.ndarray:
+        """Values of a mask file with one number per pixel [H W]; equal colour channels are reduced to one."""
+        ids = self.read_mask_values(source, name)
+        if ids.ndim == 2:
+            return ids
+        colours = ids[..., :3] if ids.shape[-1] >= 3 else ids[..., :1]
+        if (colours != colours[..., :1]).any():
+            name = name or f"'{source}'"
+            raise DataError(f"the mask {name} is in colour; one number per pixel (a grey or palette PNG) would work")
+        return colours[..., 0]
+
+    def read_mask_values(self, source: Path | bytes, name: str = "") -> np.ndarray:
+        """Values of a mask file, [H W] or [H W channels], turned upright; `name` is that of the mask in error messages."""
+        name = name or f"'{source}'"
+        if isinstance(source, Path) and not source.is_file():
+            raise DataError(f"there is no mask at {name}")
+        try:
+            with Image.open(BytesIO(source) if isinstance(source, bytes) else source) as stored:
+                # Of a palette image, the indices are the ids; the colours are for display only.
+                values = np.asarray(stored.convert("L") if stored.mode in ("1", "LA") else stored)
+        except Exception:  # noqa: BLE001 - decoders fail in many ways on a damaged file
+            raise DataError(f"the mask {name} is damaged or not an image; a whole PNG would work") from None
+        return self.turn(values)
 
 
 def read_table(path: Path, *needed: str) -> Iterator[tuple[int, dict[str, str]]]:
@@ -180,12 +189,4 @@ def parse_number(text: Any, where: str, kind: Literal["whole", "any"] = "any") -
 
 def decode_image(source: Path | bytes, where: str) -> Image.Image:
     """Upright image; if it cannot be opened, raise `DataError` that begins with `where`."""
-    try:
-        return open_image(source)
-    except VitreousError as problem:
-        raise DataError(f"{where}: {problem}") from None
-
-
-def read_image_and_orientation(path: Path) -> tuple[Image.Image, int]:
-    """Upright image, and its EXIF orientation, which annotations in pixels as stored still need."""
-    return open_image(path), read_orientation(path)
+    return StoredImage(source, where).image

@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from vitreous.core.errors import DataError
-from vitreous.data.files import (
-    list_images,
-    parse_number,
-    place_boxes,
-    read_image_and_orientation,
-    read_object_mask,
-    read_table,
-)
+from vitreous.data.files import StoredImage, list_images, parse_number, read_table
+from vitreous.data.imagenet import find_class_of_wnid
 from vitreous.data.reader import reader, require_folder
-from vitreous.data.sample import Album, Sample, digest
-from vitreous.models.imagenet import imagenet_classes, index_of_wnid
+from vitreous.data.sample import Album, Sample, digest, make_album
+from vitreous.models.class_names import imagenet_classes
 
 LAYOUT = "a folder of images (or images/), beside them labels.csv, boxes.csv and masks/ if there are any"
 LABELS = ("label", "imagenet_label")
+ClassBox: TypeAlias = tuple[int | None, list[float]]  # class if it is known, and a row as for `place_boxes`
 ASIDE = ("masks", "trimaps", "annotations")
 
 
@@ -52,18 +47,18 @@ def folder(place: str | Path, ignore: int | None = None, labels: str | None = "a
     names = list_images(base, ASIDE if base == root else ())
     if not names:
         raise DataError(f"there is no image in '{base}'; expected {LAYOUT}")
-    boxes = read_boxes(root / "boxes.csv", names) if (root / "boxes.csv").is_file() else {}
+    box_table = root / "boxes.csv"
+    boxes, box_classes = read_boxes(box_table, names) if box_table.is_file() else ({}, None)
+    label_by_name: dict[str, int] = {}
     classes = None
     if labels is None:
-        label_by_name: dict[str, int] = {}
+        pass
     elif (table := root / ("labels.csv" if labels == "auto" else labels)).is_file() or labels != "auto":
         label_by_name, classes = read_labels(table, names)
     elif any(label is not None for rows in boxes.values() for label, _ in rows):
-        label_by_name, classes = read_box_labels(root / "boxes.csv", boxes), read_class_names(root / "boxes.csv")
+        label_by_name, classes = read_box_labels(box_table, boxes), box_classes
     elif all("/" in name for name in names):
         label_by_name, classes = read_folder_labels(names)
-    else:
-        label_by_name = {}
     masks = root / "masks" if (root / "masks").is_dir() else None
     facts = {
         "labels": digest(f"{name} {label_by_name.get(name)}" for name in names),
@@ -71,80 +66,59 @@ def folder(place: str | Path, ignore: int | None = None, labels: str | None = "a
         "masks": masks is not None,
         "ignore": ignore,
     }
-    return Album(root.name, names, partial(read, base, names, label_by_name, boxes, masks, ignore), classes, facts)
+    entries = [(name, (label_by_name.get(name), boxes.get(name))) for name in names]
+    return make_album(root.name, entries, partial(read, base, masks, ignore), classes, facts)
 
 
 def read(
-    base: Path,
-    names: list[str],
-    labels: Mapping[str, int],
-    boxes: Mapping[str, list[tuple[int | None, list[float]]]],
-    masks: Path | None,
-    ignore: int | None,
-    index: int,
+    base: Path, masks: Path | None, ignore: int | None, name: str, annotations: tuple[int | None, list[ClassBox] | None]
 ) -> Sample:
-    name = names[index]
-    image, orientation = read_image_and_orientation(base / name)
-    label = labels.get(name)
-    drawn = None
-    if name in boxes:
-        own = [corners for of, corners in boxes[name] if of is None or label is None or of == label]
-        drawn = place_boxes(own, orientation, image)
-    mask = None
-    if masks is not None and (path := find_mask(masks, name)) is not None:
-        mask = read_object_mask(path, orientation, ignore=ignore)
-    return Sample(name, image, label, mask, drawn)
+    stored = StoredImage(base / name)
+    label, class_boxes = annotations
+    boxes = mask = None
+    if class_boxes is not None:
+        own = [corners for of, corners in class_boxes if of is None or label is None or of == label]
+        boxes = stored.place_boxes(own)
+    if masks is not None and (path := masks / Path(name).with_suffix(".png")).is_file():
+        mask = stored.read_mask(path, ignore)
+    return Sample(name, stored.image, label, mask, boxes)
 
 
-def find_mask(masks: Path, name: str) -> Path | None:
-    """Path of the mask (`masks/a/b.png` for `a/b.jpg`), or None if there is none."""
-    path = masks / Path(name).with_suffix(".png")
-    return path if path.is_file() else None
+def read_rows(path: Path, names: list[str], *columns: str) -> list[tuple[str, str, dict[str, str]]]:
+    """Image, place for error messages and values of the rows of a table that are about one of the images."""
+    image_names = frozenset(names)
+    rows = [
+        (row["file"].removeprefix("./").removeprefix("images/"), f"line {line} of '{path}'", row)
+        for line, row in read_table(path, "file", *columns)
+    ]
+    if rows := [row for row in rows if row[0] in image_names]:
+        return rows
+    raise DataError(f"'{path}' names none of the images; its column file gives their paths from the folder of images")
 
 
 def read_labels(path: Path, names: list[str]) -> tuple[dict[str, int], tuple[str, ...] | None]:
     """Classes of the images in a label table, which may leave images out, and class names if they are ImageNet's."""
-    image_names = frozenset(names)
-    label_by_name = {
-        name: parse_class(row, f"line {line} of '{path}'")
-        for line, row in read_table(path, "file")
-        if (name := parse_file_name(row)) in image_names
-    }
-    return require_rows(label_by_name, path), read_class_names(path)
-
-
-def parse_file_name(row: Mapping[str, str]) -> str:
-    return row["file"].removeprefix("./").removeprefix("images/")
-
-
-def require_rows(rows_by_name: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return `rows_by_name`; raise `DataError` if it is empty, that is if no row of the table is about one of the images."""
-    if not rows_by_name:
-        raise DataError(
-            f"'{path}' names none of the images; its column file gives their paths from the folder of images"
-        )
-    return rows_by_name
+    rows = read_rows(path, names)
+    return {name: parse_class(row, where) for name, where, row in rows}, find_class_names(rows[0][-1])
 
 
 def parse_class(row: Mapping[str, str], where: str) -> int:
     """Class of a row, from its number or WordNet id; `DataError` if both are given and differ."""
     wnid, column = row.get("wnid", ""), next((field for field in LABELS if row.get(field)), None)
-    if wnid and wnid not in index_of_wnid():
-        raise DataError(f"{where} has the WordNet id {wnid!r}, which is not a class of ImageNet-1k")
-    if column is None and not wnid:
+    named = find_class_of_wnid(wnid, where) if wnid else None
+    label = named if column is None else int(parse_number(row[column], where, "whole"))
+    if label is None:
         raise DataError(f"{where} says no class; expected a number in the column {' or '.join(LABELS)}, or a wnid")
-    label = index_of_wnid()[wnid] if column is None else int(parse_number(row[column], where, "whole"))
     if label < 0:
         raise DataError(f"{where} has the class {label}; classes count from 0")
-    if wnid and index_of_wnid()[wnid] != label:
-        raise DataError(f"{where} says class {label} and {wnid}, which is class {index_of_wnid()[wnid]} of ImageNet")
+    if named not in (None, label):
+        raise DataError(f"{where} says class {label} and {wnid}, which is class {named} of ImageNet")
     return label
 
 
-def read_class_names(path: Path) -> tuple[str, ...] | None:
-    """ImageNet class names if the table has a column wnid or imagenet_label, else None."""
-    columns = next((row for _, row in read_table(path, "file")), {})
-    return imagenet_classes(1000) if "wnid" in columns or "imagenet_label" in columns else None
+def find_class_names(row: Mapping[str, str]) -> tuple[str, ...] | None:
+    """ImageNet class names if a table has a column wnid or imagenet_label, else None."""
+    return imagenet_classes(1000) if "wnid" in row or "imagenet_label" in row else None
 
 
 def read_folder_labels(names: list[str]) -> tuple[dict[str, int], tuple[str, ...]]:
@@ -154,22 +128,19 @@ def read_folder_labels(names: list[str]) -> tuple[dict[str, int], tuple[str, ...
     return {name: index_by_class[name.split("/", 1)[0]] for name in names}, classes
 
 
-def read_boxes(path: Path, names: list[str]) -> dict[str, list[tuple[int | None, list[float]]]]:
-    """Boxes by image: class (or None), and x0 y0 x1 y1 width height as for `place_boxes`."""
-    boxes_by_name: dict[str, list[tuple[int | None, list[float]]]] = {}
-    image_names = frozenset(names)
-    for line, row in read_table(path, "file", "x0", "y0", "x1", "y1"):
-        where = f"line {line} of '{path}'"
-        if parse_file_name(row) not in image_names:
-            continue
+def read_boxes(path: Path, names: list[str]) -> tuple[dict[str, list[ClassBox]], tuple[str, ...] | None]:
+    """Boxes by image, and class names if they are ImageNet's."""
+    boxes_by_name: dict[str, list[ClassBox]] = {}
+    rows = read_rows(path, names, "x0", "y0", "x1", "y1")
+    for name, where, row in rows:
         corners = [parse_number(row[field], where) for field in ("x0", "y0", "x1", "y1")]
         corners += [parse_number(row.get(field) or 0, where) for field in ("width", "height")]
         label = parse_class(row, where) if row.get("label") or row.get("wnid") else None
-        boxes_by_name.setdefault(parse_file_name(row), []).append((label, corners))
-    return require_rows(boxes_by_name, path)
+        boxes_by_name.setdefault(name, []).append((label, corners))
+    return boxes_by_name, find_class_names(rows[0][-1])
 
 
-def read_box_labels(path: Path, boxes: Mapping[str, list[tuple[int | None, Any]]]) -> dict[str, int]:
+def read_box_labels(path: Path, boxes: Mapping[str, list[ClassBox]]) -> dict[str, int]:
     """Classes of images from the classes of their boxes; `DataError` if the boxes of an image have several classes."""
     label_by_name = {}
     for name, rows in boxes.items():
@@ -178,5 +149,6 @@ def read_box_labels(path: Path, boxes: Mapping[str, list[tuple[int | None, Any]]
             raise DataError(
                 f"'{path}' has boxes of the classes {sorted(labels)} for '{name}'; labels.csv must say which is the image's"
             )
-        label_by_name.update(dict.fromkeys([name], *labels) if labels else {})
+        if labels:
+            label_by_name[name] = labels.pop()
     return label_by_name

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.core.errors import DataError, SpecError
-from vitreous.data.files import decode_image, read_object_mask, read_orientation
+from vitreous.data.files import StoredImage
 from vitreous.data.reader import contains, expand_path, import_package, reader
 from vitreous.data.sample import Album, NumberedKeys, Sample, digest
 
@@ -92,7 +92,13 @@ def from_hf(
     """
     datasets = import_package("datasets", "a Hugging Face dataset")
     features = table.features
-    image = image or find_column(features, datasets.Image, "images", "image", name)
+    if image is None:
+        images = [column for column, kind in features.items() if isinstance(kind, datasets.Image)]
+        if "image" not in images and len(images) != 1:
+            raise SpecError(
+                f"{name} has {len(images)} columns of images among {', '.join(features)}; choose one with image=…"
+            )
+        image = "image" if "image" in images else str(images[0])
     classes = [column for column, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
     if label is None:
         label = classes[0] if len(classes) == 1 else "label" if "label" in features else None
@@ -103,19 +109,9 @@ def from_hf(
     for column in filter(None, (image, mask)):  # undecoded, so that a damaged image affects its own row only
         table = table.cast_column(column, datasets.Image(decode=False))
     table = table.select_columns([column for column in (image, label, mask) if column is not None])
-    keys = NumberedKeys(str(table.split or "rows"), len(table))
+    keys = NumberedKeys([(str(table.split or "rows"), len(table))])
     facts = {"columns": [image, label, mask], "ignore": ignore, "content": digest([str(table._fingerprint)])}
     return Album(name, keys, partial(read, table, keys, image, label, mask, ignore), names, facts)
-
-
-def find_column(features: Any, kind: type, content: str, usual: str, name: str) -> str:
-    """Column of a type: the one called `usual`, or the only one; else raise `SpecError`."""
-    columns = [column for column, feature in features.items() if isinstance(feature, kind)]
-    if len(columns) == 1 or usual in columns:
-        return usual if usual in columns else columns[0]
-    raise SpecError(
-        f"{name} has {len(columns)} columns of {content} among {', '.join(features)}; choose one with {usual}=…"
-    )
 
 
 def read(
@@ -123,15 +119,14 @@ def read(
 ) -> Sample:
     row = table[index]
     where = f"row {index} ({keys[index]})"
-    source = get_image_source(row[image], where)
-    image_file = decode_image(source, where)
+    stored = StoredImage(get_image_source(row[image], where), where)
     value = None if label is None else row[label]
     if value is not None and (not isinstance(value, int) or value < -1):
         raise DataError(f"{where} has the class {value!r}; classes are whole numbers from 0 on")
     painted = None
     if mask is not None and row[mask] is not None:
-        painted = read_object_mask(get_image_source(row[mask], where), read_orientation(source), where, ignore)
-    return Sample(keys[index], image_file, None if value == -1 else value, painted)  # -1: unknown in datasets
+        painted = stored.read_mask(get_image_source(row[mask], where), ignore, where)
+    return Sample(keys[index], stored.image, None if value == -1 else value, painted)  # -1: unknown in datasets
 
 
 def get_image_source(cell: Any, where: str) -> bytes | Path:

@@ -10,11 +10,11 @@ import numpy as np
 from jaxtyping import Int32
 
 from vitreous.core.errors import DataError
-from vitreous.data.devkit import find_class_of_wnid
-from vitreous.data.files import list_images, read_image_and_orientation, read_mask_values
-from vitreous.data.reader import check_choice, check_share, contains, expand_path, reader, require_folder
-from vitreous.data.sample import Album, Sample, digest, make_sample_of_largest
-from vitreous.models.imagenet import imagenet_classes, index_of_wnid
+from vitreous.data.files import StoredImage, list_images
+from vitreous.data.imagenet import find_class_of_wnid
+from vitreous.data.reader import check_share, contains, expand_path, reader, require_folder
+from vitreous.data.sample import Album, Sample, digest, make_album, make_sample_of_largest
+from vitreous.models.class_names import imagenet_classes, index_of_wnid
 
 LAYOUT = "ImageNetS<n>/{validation,validation-segmentation}/<wnid>/<name> and ImageNetS_categories_im<n>.txt, n = 50, 300 or 919"
 OTHER, IGNORED = 0, 1000
@@ -60,8 +60,6 @@ def imagenet_s(
     SpecError
         If an option has an unknown value.
     """
-    check_choice("split", split, ("validation", "train-semi"))
-    check_choice("ignored", ignored, ("background", "exclude"))
     check_share("cover", cover)
     root = require_folder(place, LAYOUT)
     base, painted = require_folder(root / split, LAYOUT), require_folder(root / f"{split}-segmentation", LAYOUT)
@@ -69,11 +67,11 @@ def imagenet_s(
     if not names:
         raise DataError(f"there is no image in '{base}'; expected {LAYOUT}")
     wnids = read_categories(root, painted, categories)
-    keys = [f"{split}/{name.rsplit('.', 1)[0]}" for name in names]
+    entries = [(f"{split}/{name.rsplit('.', 1)[0]}", name) for name in names]
     ignored_value = -1 if ignored == "exclude" else 0
     facts = {"split": split, "cover": float(cover), "ignored": ignored, "categories": digest(wnids)}
-    read_index = partial(read, base, painted, keys, names, wnids, float(cover), ignored_value)
-    return Album(f"imagenet-s-{len(wnids)}", keys, read_index, imagenet_classes(1000), facts)
+    read_image = partial(read, base, painted, wnids, float(cover), ignored_value)
+    return make_album(f"imagenet-s-{len(wnids)}", entries, read_image, imagenet_classes(1000), facts)
 
 
 def read_categories(root: Path, painted: Path, categories: str | Path | None) -> tuple[str, ...]:
@@ -94,7 +92,7 @@ def read_categories(root: Path, painted: Path, categories: str | Path | None) ->
                 f"and {len(listed)} folders are not all of 50, 300 or 919; expected {LAYOUT}"
             )
     for wnid in listed:
-        find_class_of_wnid(wnid, list_file or painted)
+        find_class_of_wnid(wnid, f"'{list_file or painted}'")
     return listed
 
 
@@ -106,19 +104,11 @@ def list_category_files(root: Path) -> list[Path]:
 
 
 def read(
-    base: Path,
-    painted: Path,
-    keys: list[str],
-    names: list[str],
-    wnids: tuple[str, ...],
-    cover: float,
-    ignored_value: int,
-    index: int,
+    base: Path, painted: Path, wnids: tuple[str, ...], cover: float, ignored_value: int, key: str, name: str
 ) -> Sample:
-    name = names[index]
-    image, orientation = read_image_and_orientation(base / name)
+    stored = StoredImage(base / name)
     path = painted / Path(name).with_suffix(".png")
-    ids = decode_class_ids(read_mask_values(path, orientation), path)
+    ids = decode_class_ids(stored.read_mask_values(path), path)
     present = [int(category) for category in np.unique(ids) if category not in (OTHER, IGNORED)]
     if present and present[-1] > len(wnids):
         raise DataError(f"'{path}' has the class {present[-1]}; {len(wnids)} are known")
@@ -127,7 +117,7 @@ def read(
     for category in present:
         wnid = own if MERGED.get(own) == wnids[category - 1] else wnids[category - 1]
         masks[index_of_wnid()[wnid]] = np.where(ids == IGNORED, ignored_value, ids == category).astype(np.int8)
-    return make_sample_of_largest(keys[index], image, masks, cover)
+    return make_sample_of_largest(key, stored.image, masks, cover)
 
 
 def decode_class_ids(colours: np.ndarray, path: Path) -> Int32[np.ndarray, "H W"]:

@@ -10,7 +10,7 @@ from typing import Literal
 from vitreous.core.errors import DataError
 from vitreous.data.files import list_images
 from vitreous.data.reader import check_choice, contains, reader, require_folder
-from vitreous.data.sample import Album, Sample
+from vitreous.data.sample import Album, Sample, make_album
 from vitreous.models.image_decoding import open_image
 
 LAYOUT = "MURA-v1.1/{train,valid}/XR_<BODY>/patient<n>/study<k>_{positive,negative}/image<m>.png, listed in <split>_image_paths.csv"
@@ -34,30 +34,27 @@ def mura(place: str | Path, split: Literal["valid", "train"] = "valid", body: st
     body
         Only images of this part of the body, such as "wrist"; None for all.
     """
-    check_choice("split", split, ("valid", "train"))
-    root = require_folder(place, LAYOUT)
-    root = root / "MURA-v1.1" if (root / "MURA-v1.1").is_dir() else root
+    root = require_folder(place, LAYOUT, inside="MURA-v1.1")
     names = list_names(root, split)
     bodies = sorted({PurePosixPath(name).parts[1] for name in names})
     if body is not None:
         body_folder = f"XR_{body.upper().removeprefix('XR_')}"
         check_choice("body", body_folder, bodies)
         names = [name for name in names if PurePosixPath(name).parts[1] == body_folder]
-    labels = [CLASSES.index(find_study(name, root)) for name in names]
-    return Album("mura", names, partial(read, root, names, labels), CLASSES, {"split": split, "body": body})
+    entries = [(name, CLASSES.index(find_study(name, root))) for name in names]
+    return make_album("mura", entries, partial(read, root), CLASSES, {"split": split, "body": body})
 
 
 def list_names(root: Path, split: str) -> list[str]:
     """Paths relative to the root, from the image list, or from the folders if there is no list."""
     path = root / f"{split}_image_paths.csv"
     if path.is_file():
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-        names = [f"{split}/{line.split(f'/{split}/', 1)[1]}" for line in lines if f"/{split}/" in line]
-        if len(names) != sum(map(bool, lines)):
-            odd = next(line for line in lines if line and f"/{split}/" not in line)
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        if odd := next((line for line in lines if f"/{split}/" not in line), None):
             raise DataError(
                 f"'{path}' has the line {odd!r}; expected paths such as MURA-v1.1/{split}/XR_WRIST/…/image1.png"
             )
+        names = [f"{split}/{line.split(f'/{split}/', 1)[1]}" for line in lines]
     else:
         names = [f"{split}/{name}" for name in list_images(require_folder(root / split, LAYOUT))]
     if not names:
@@ -72,5 +69,5 @@ def find_study(name: str, root: Path) -> str:
     return match[1]
 
 
-def read(root: Path, names: list[str], labels: list[int], index: int) -> Sample:
-    return Sample(names[index], open_image(root / names[index]), labels[index])
+def read(root: Path, name: str, label: int) -> Sample:
+    return Sample(name, open_image(root / name), label)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
@@ -13,8 +13,8 @@ from typing import Any
 from vitreous.core.errors import DataError, SpecError
 from vitreous.data.files import decode_image, match_files
 from vitreous.data.reader import contains, expand_path, import_package, reader
-from vitreous.data.remote import is_uri, list_remote_files
-from vitreous.data.sample import Album, Sample, digest
+from vitreous.data.remote import format_one_line, is_uri, list_remote_files, open_filesystem
+from vitreous.data.sample import Album, NumberedKeys, Sample, digest
 
 LAYOUT = (
     "Parquet files with a column of encoded images (bytes, or {bytes, path}), and a column label if there are labels"
@@ -34,8 +34,8 @@ class ParquetImages:
         The URI that names the file system; empty for local files.
     image, label, key
         Columns; label and key may be empty. Without a key column, keys are the name of the file and the row.
-    rows
-        Number of rows.
+    groups
+        Number of rows of every row group.
     size
         Size in bytes.
     """
@@ -45,12 +45,22 @@ class ParquetImages:
     image: str
     label: str
     key: str
-    rows: int
+    groups: tuple[int, ...]
     size: int
 
     @property
     def stem(self) -> str:
         return self.path.rsplit("/", 1)[-1].removesuffix(".parquet")
+
+    @property
+    def rows(self) -> int:
+        return sum(self.groups)
+
+    def find_group(self, row: int) -> tuple[int, int]:
+        """Row group that a row is in, and the first row of that group."""
+        starts = [0, *accumulate(self.groups)]
+        group = bisect_right(starts, row) - 1
+        return group, starts[group]
 
     def open(self) -> Any:
         """The file as a `pyarrow.parquet.ParquetFile`."""
@@ -58,11 +68,9 @@ class ParquetImages:
 
     def records(self, start: int = 0) -> Iterator[tuple[str, tuple[bytes, int]]]:
         """Key, and encoded image and label (−1 if unknown), of every row from `start` on; few rows are in memory."""
+        group, first = self.find_group(start)
+        groups = list(range(group, len(self.groups)))
         with self.open() as file:
-            first = 0
-            groups = list(range(file.num_row_groups))
-            while groups and first + file.metadata.row_group(groups[0]).num_rows <= start:
-                first += file.metadata.row_group(groups.pop(0)).num_rows
             for batch in file.iter_batches(READ_ROWS, row_groups=groups, columns=self.columns):
                 rows = batch.to_pylist()
                 for place, row in enumerate(rows, first):
@@ -88,12 +96,9 @@ def open_parquet(path: str, uri: str) -> Any:
     try:
         if not uri:
             return parquet.ParquetFile(path)
-        import fsspec
-
-        filesystem, _ = fsspec.core.url_to_fs(uri)
-        return parquet.ParquetFile(filesystem.open(path, "rb"))
+        return parquet.ParquetFile(open_filesystem(uri)[0].open(path, "rb"))
     except Exception as problem:  # noqa: BLE001 - pyarrow and every kind of storage have their own exceptions
-        message = " ".join(str(problem).split())[:200]
+        message = format_one_line(problem)
         raise DataError(f"'{path}' cannot be read as Parquet ({message}); expected {LAYOUT}") from None
 
 
@@ -119,7 +124,8 @@ def list_parquet_files(
     for path, size in zip(paths, sizes, strict=True):
         with open_parquet(path, uri) as file:
             columns = find_columns(file.schema_arrow, path, image, label, key)
-            files.append(ParquetImages(path, uri, *columns, rows=file.metadata.num_rows, size=size))
+            groups = tuple(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups))
+            files.append(ParquetImages(path, uri, *columns, groups, size))
     if len({file.stem for file in files}) < len(files) and not files[0].key:
         raise DataError(
             f"'{place}' names Parquet files of the same name, so keys would not be unique; choose key=COLUMN"
@@ -167,31 +173,6 @@ def decode_record(key: str, data: bytes, label: int) -> Sample:
     return Sample(key, decode_image(data, key), None if label < 0 else label)
 
 
-@dataclass(frozen=True, eq=False)
-class ParquetKeys(Sequence[str]):
-    """Keys of Parquet files without a key column; made when they are asked for."""
-
-    files: Sequence[ParquetImages]
-    ends: list[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "ends", list(accumulate(file.rows for file in self.files)))
-
-    def __len__(self) -> int:
-        return self.ends[-1] if self.ends else 0
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        number, row = self.place(range(len(self))[index])
-        return f"{self.files[number].stem}/{row:08d}"
-
-    def place(self, index: int) -> tuple[int, int]:
-        """File and row of an index."""
-        number = bisect_right(self.ends, index)
-        return number, index - (self.ends[number - 1] if number else 0)
-
-
 @reader("parquet", recognises=lambda path: path.suffix == ".parquet" or contains("*.parquet")(path))
 def parquet(place: str | Path, image: str | None = None, label: str | None = None, key: str | None = None) -> Album:
     """Images of Parquet files.
@@ -215,7 +196,7 @@ def parquet(place: str | Path, image: str | None = None, label: str | None = Non
         If a column does not exist or cannot be determined.
     """
     files = list_parquet_files(str(place), image, label, key)
-    places = ParquetKeys(files)
+    places = NumberedKeys([(file.stem, file.rows) for file in files])
     keys: Sequence[str] = places
     if key is not None:
         keys = [str(cell) for file in files for cell in file.open().read(columns=[key])[key].to_pylist()]
@@ -228,21 +209,11 @@ def parquet(place: str | Path, image: str | None = None, label: str | None = Non
     return Album("parquet", keys, partial(read, files, places), None, facts)
 
 
-def read(files: Sequence[ParquetImages], places: ParquetKeys, index: int) -> Sample:
-    number, row = places.place(index)
-    file, first = files[number], 0
-    for group, count in enumerate(read_group_sizes(file)):
-        if row < first + count:
-            key, (data, label) = read_group(file, group, first)[row - first]
-            return decode_record(key, data, label)
-        first += count
-    raise IndexError(index)
-
-
-@lru_cache(maxsize=64)
-def read_group_sizes(file: ParquetImages) -> tuple[int, ...]:
-    with file.open() as opened:
-        return tuple(opened.metadata.row_group(group).num_rows for group in range(opened.num_row_groups))
+def read(files: Sequence[ParquetImages], places: NumberedKeys, index: int) -> Sample:
+    number, row = places.find(index)
+    group, first = files[number].find_group(row)
+    key, (data, label) = read_group(files[number], group, first)[row - first]
+    return decode_record(key, data, label)
 
 
 @lru_cache(maxsize=2)

@@ -9,48 +9,16 @@ from typing import Literal
 import numpy as np
 
 from vitreous.core.errors import DataError
-from vitreous.data.files import (
-    parse_number,
-    read_image_and_orientation,
-    read_mask_values,
-    read_table,
-    to_single_channel,
-)
-from vitreous.data.reader import check_choice, contains, reader, require_folder
-from vitreous.data.sample import Album, Mask, Sample, digest
-from vitreous.models.imagenet import imagenet_classes, index_of_wnid
+from vitreous.data.files import StoredImage, parse_number, read_table
+from vitreous.data.imagenet import imagenet_class_of
+from vitreous.data.reader import contains, reader, require_folder
+from vitreous.data.sample import Album, Mask, Sample, digest, make_album
+from vitreous.models.class_names import imagenet_classes
 
 LAYOUT = (
     "Oxford-IIIT Pet: images/*.jpg with annotations/list.txt and annotations/trimaps/, or with labels.csv and trimaps/"
 )
 BORDER = {"ignore": -1, "object": 1, "background": 0}
-# breeds that are ImageNet classes
-WNIDS = {
-    "basset_hound": "n02088238",
-    "beagle": "n02088364",
-    "boxer": "n02108089",
-    "chihuahua": "n02085620",
-    "egyptian_mau": "n02124075",
-    "english_cocker_spaniel": "n02102318",
-    "english_setter": "n02100735",
-    "german_shorthaired": "n02100236",
-    "great_pyrenees": "n02111500",
-    "japanese_chin": "n02085782",
-    "keeshond": "n02112350",
-    "leonberger": "n02111129",
-    "miniature_pinscher": "n02107312",
-    "newfoundland": "n02111277",
-    "persian": "n02123394",
-    "pomeranian": "n02112018",
-    "pug": "n02110958",
-    "saint_bernard": "n02109525",
-    "samoyed": "n02111889",
-    "scottish_terrier": "n02097298",
-    "siamese": "n02123597",
-    "staffordshire_bull_terrier": "n02093256",
-    "wheaten_terrier": "n02098105",
-    "yorkshire_terrier": "n02094433",
-}
 
 
 def is_pets(path: Path) -> bool:
@@ -84,9 +52,6 @@ def pets(
     DataError
         If the folder has neither layout, lists no image, or the options do not fit labels.csv.
     """
-    check_choice("split", split, ("all", "trainval", "test"))
-    check_choice("border", border, tuple(BORDER))
-    check_choice("labels", labels, (None, "breed", "imagenet"))
     root = require_folder(place, LAYOUT)
     if (root / "annotations" / "list.txt").is_file():
         trimaps = root / "annotations" / "trimaps"
@@ -102,18 +67,18 @@ def pets(
         raise DataError(f"'{root}' is not laid out as {LAYOUT}")
     if not entries:
         raise DataError(f"'{root}' lists no image; expected {LAYOUT}")
-    names = sorted(entries)
-    facts = {"split": split, "border": border, "labels": digest(f"{name} {entries[name]}" for name in names)}
-    keys = [Path(name).stem for name in names]
-    return Album("pets", keys, partial(read, root, trimaps, names, entries, BORDER[border]), classes, facts)
+    files = sorted(entries.items())
+    facts = {"split": split, "border": border, "labels": digest(f"{name} {label}" for name, label in files)}
+    keyed = [(Path(name).stem, (name, label)) for name, label in files]
+    return make_album("pets", keyed, partial(read, root, trimaps, BORDER[border]), classes, facts)
 
 
-def read(root: Path, trimaps: Path, names: list[str], labels: dict[str, int], border: int, index: int) -> Sample:
-    name = names[index]
-    image, orientation = read_image_and_orientation(root / "images" / name)
+def read(root: Path, trimaps: Path, border: int, key: str, file: tuple[str, int]) -> Sample:
+    name, label = file
+    stored = StoredImage(root / "images" / name)
     path = trimaps / Path(name).with_suffix(".png").name
-    mask = convert_trimap(to_single_channel(read_mask_values(path, orientation), f"'{path}'"), border, path)
-    return Sample(Path(name).stem, image, labels[name], mask)
+    mask = convert_trimap(stored.read_mask_ids(path), border, path)
+    return Sample(key, stored.image, label, mask)
 
 
 def convert_trimap(ids: np.ndarray, border: int, path: Path) -> Mask:
@@ -143,8 +108,10 @@ def read_original(root: Path, split: str, labels: str) -> tuple[dict[str, int], 
     if labels == "breed":
         classes = tuple(names.get(index, f"breed {index}") for index in range(1, max(names, default=0) + 1))
         return {f"{name}.jpg": breed - 1 for name, breed in entries.items()}, classes
-    wnid_of = {name: WNIDS.get(name.rsplit("_", 1)[0].lower()) for name in entries}
-    return {f"{name}.jpg": index_of_wnid()[wnid] for name, wnid in wnid_of.items() if wnid}, imagenet_classes(1000)
+    class_by_breed = imagenet_class_of("pets")
+    classes_by_name = {name: class_by_breed.get(name.rsplit("_", 1)[0].lower()) for name in entries}
+    labelled = {f"{name}.jpg": label for name, label in classes_by_name.items() if label is not None}
+    return labelled, imagenet_classes(1000)
 
 
 def read_breed_list(path: Path) -> dict[str, int]:

@@ -1,19 +1,21 @@
-"""Registry of dataset readers; the spec `kind:where?option=value` calls the reader `kind` with `where` and options."""
+"""Dataset readers, and `open_dataset`: the spec `kind:where?option=value` calls the reader `kind` with `where` and options."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
-from vitreous.core.errors import DataError, SpecError
-from vitreous.core.registry import Registry
+from vitreous.core.errors import Caveat, DataError, SpecError
+from vitreous.core.registry import Registry, import_submodules
 from vitreous.data.sample import Dataset
 
 Read: TypeAlias = Callable[..., Dataset]
@@ -79,6 +81,91 @@ def reader(name: str, *, recognises: Recognise | None = None) -> Callable[[R], R
 def contains(*names: str) -> Recognise:
     """Return a test whether a folder contains one of these names or glob patterns."""
     return lambda path: any(next(path.glob(name), None) is not None for name in names)
+
+
+class UnlabelledImagesError(DataError):
+    """A flat folder of images without a label file: it can be read as images, not as ImageNet's validation set."""
+
+    def __init__(self, message: str, folder: Path = Path()) -> None:  # unpickling passes the message only
+        super().__init__(message)
+        self.folder = folder
+
+
+def open_dataset(spec: str | Path, **options: Any) -> Dataset:
+    """Open the dataset that a spec names.
+
+    Parameters
+    ----------
+    spec
+        `kind:where?option=value`, or a bare path whose kind is recognised from its content. A bare path to unlabelled
+        images that are named like ImageNet's is read as a plain folder, with a `Caveat`; `imagenet-val:path` raises an
+        error instead.
+    **options
+        Options of the reader; they take precedence over those in the spec.
+
+    Returns
+    -------
+    Dataset
+        The dataset; images are read when they are accessed.
+
+    Raises
+    ------
+    SpecError
+        If no dataset is named, or an option is unknown or of the wrong type.
+    DataError
+        If there is no dataset at the path, or it does not have the expected layout.
+
+    Examples
+    --------
+    >>> from vitreous.data import open_dataset
+    >>> dataset = open_dataset("scenes:part?count=3", seed=1)
+    >>> len(dataset), dataset[0].image.size
+    (3, (112, 112))
+    """
+    import_submodules("vitreous.data")
+    kind, place, spec_options = split_spec(str(spec))
+    if not kind and not place:
+        raise SpecError(f"no dataset is named; give a path, or one of {list_kinds()} with where it lies")
+    if kind == "assets":
+        kind, place = "", str(expand_path(f"assets:{place}"))
+    name = kind or recognise(expand_path(place))
+    read = READERS[name].read
+    reader_options = check_options(name, read, spec_options, options)
+    try:
+        return read(place, **reader_options)
+    except UnlabelledImagesError as problem:
+        if kind or reader_options:
+            raise
+        warnings.warn(
+            f"'{place}' has files named as ImageNet's and no label file, so it is read as a plain folder of images; "
+            f"to read it as ImageNet's validation set, add a label file and write imagenet-val:{place} "
+            f"(--data imagenet-val:{place} in `vitreous bench`)",
+            Caveat,
+            stacklevel=2,
+        )
+        return READERS["folder"].read(problem.folder)
+
+
+def recognise(path: Path) -> str:
+    """Kind of the dataset at a path, from its name and content; "folder" if no other kind fits."""
+    import_submodules("vitreous.data")
+    for kind in sorted(READERS, key=lambda kind: (READERS.owner(kind).startswith("vitreous."), kind)):
+        recognises = READERS[kind].recognises
+        if recognises is not None and recognises(path):
+            return kind
+    if not path.exists():
+        raise DataError(f"there is no dataset at '{path}'; give an existing path, or a kind before it: {list_kinds()}")
+    if not path.is_dir():
+        raise DataError(f"'{path}' is no dataset of a known layout; put its kind before it: {list_kinds()}")
+    return "folder"
+
+
+def list_kinds() -> str:
+    """Known kinds, for error messages."""
+    return ", ".join(f"{kind}:" for kind in sorted(READERS))
+
+
+# ── specs ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def split_spec(spec: str) -> tuple[str, str, dict[str, str]]:
@@ -162,6 +249,9 @@ def list_literal_values(hint: Any) -> tuple[Any, ...]:
     return tuple(word for argument in get_args(hint) for word in list_literal_values(argument))
 
 
+# ── for readers ──────────────────────────────────────────────────────────────────────────────────
+
+
 def check_choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
     """Raise `SpecError` unless `value` is one of `allowed`."""
     if value not in allowed:
@@ -187,19 +277,20 @@ def expand_path(place: str | Path) -> Path:
     return Path(root).expanduser() / text.removeprefix("assets:")
 
 
-def require_folder(place: str | Path, layout: str) -> Path:
-    """Path of an existing folder; else raise `DataError`, with `layout` as the description of what is expected."""
+def require_folder(place: str | Path, layout: str, inside: str = ".") -> Path:
+    """Path of an existing folder, or of its subfolder `inside` if it has that.
+
+    Otherwise raise `DataError`, with `layout` as the description of what is expected.
+    """
     path = expand_path(place)
     if not path.is_dir():
         problem = "is a file, not a folder" if path.exists() else "does not exist"
         raise DataError(f"'{path}' {problem}; expected {layout}")
-    return path
+    return path / inside if (path / inside).is_dir() else path
 
 
 def import_package(package: str, subject: str) -> Any:
     """Import an optional package; if it is missing, raise `DataError` that says how to install it."""
-    from importlib import import_module
-
     try:
         return import_module(package)
     except ImportError:

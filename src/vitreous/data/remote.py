@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from vitreous.core.errors import DataError
@@ -28,14 +30,10 @@ def open_filesystem(uri: str) -> tuple[Any, str]:
     DataError
         If the package for this kind of URI is not installed, or the place cannot be reached.
     """
-    try:
+    with storage_errors(uri, "opened"):
         import fsspec
 
         return fsspec.core.url_to_fs(uri)
-    except ImportError as problem:
-        raise DataError(f"'{uri}' cannot be opened: {problem}") from None
-    except Exception as problem:  # noqa: BLE001 - every kind of storage has its own exceptions
-        raise DataError(f"'{uri}' cannot be opened: {format_one_line(problem)}") from None
 
 
 def list_remote_files(uri: str, suffixes: tuple[str, ...]) -> tuple[Any, list[str]]:
@@ -50,7 +48,7 @@ def list_remote_files(uri: str, suffixes: tuple[str, ...]) -> tuple[Any, list[st
     """
     filesystem, _ = open_filesystem(uri)
     paths: list[str] = []
-    try:
+    with storage_errors(uri, "listed"):
         for pattern in expand_braces(uri):
             path = filesystem._strip_protocol(pattern)
             if "*" in path:
@@ -59,8 +57,6 @@ def list_remote_files(uri: str, suffixes: tuple[str, ...]) -> tuple[Any, list[st
                 paths += sorted(filesystem.find(path))
             elif filesystem.exists(path):
                 paths.append(path)
-    except Exception as problem:  # noqa: BLE001 - every kind of storage has its own exceptions
-        raise DataError(f"'{uri}' cannot be listed: {format_one_line(problem)}") from None
     paths = [path for path in paths if path.lower().endswith(suffixes) and not path.rsplit("/", 1)[-1].startswith(".")]
     if not paths:
         raise DataError(f"there is no file at '{uri}' that ends in {', '.join(suffixes)}")
@@ -69,10 +65,17 @@ def list_remote_files(uri: str, suffixes: tuple[str, ...]) -> tuple[Any, list[st
 
 def read_remote(filesystem: Any, path: str) -> bytes:
     """Content of a file; raises `DataError` if it cannot be read."""
-    try:
+    with storage_errors(path, "read"):
         return filesystem.cat_file(path)
-    except Exception as problem:  # noqa: BLE001 - every kind of storage has its own exceptions
-        raise DataError(f"'{path}' cannot be read: {format_one_line(problem)}") from None
+
+
+@contextmanager
+def storage_errors(place: str, action: str) -> Iterator[None]:
+    """Context that raises `DataError` for whatever goes wrong: every kind of storage has its own exceptions."""
+    try:
+        yield
+    except Exception as problem:  # noqa: BLE001 - the caller says what was done
+        raise DataError(f"'{place}' cannot be {action}: {format_one_line(problem)}") from None
 
 
 def format_one_line(problem: Exception) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import operator
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from itertools import accumulate
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int8
@@ -17,6 +20,8 @@ from vitreous.core.errors import DataError
 
 Mask: TypeAlias = Int8[np.ndarray, "H W"]  # 1 object, 0 not, -1 ignored
 Boxes: TypeAlias = Float[np.ndarray, "_ 4"]  # x0 y0 x1 y1; right and lower edges are exclusive
+
+E = TypeVar("E")  # what is known of a sample before it is read
 
 
 @renamed_attributes(picture="image")
@@ -178,27 +183,63 @@ class Album:
         return {"dataset": self.name, "pictures": len(self), "keys": digest(self.keys), **self.facts}
 
 
-@dataclass(frozen=True, slots=True)
+def make_album(
+    name: str,
+    entries: Sequence[tuple[str, E]],
+    read: Callable[[str, E], Sample],
+    classes: tuple[str, ...] | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> Album:
+    """Album whose samples are read by `read(key, entry)`.
+
+    Parameters
+    ----------
+    name, classes, facts
+        As for `Album`.
+    entries
+        Key of every sample, and what is known of it before it is read, such as its file and its class.
+    read
+        Reads a sample; to be pickled with the dataset, it is a function of a module or a `partial` of one.
+    """
+    return Album(name, [key for key, _ in entries], partial(read_entry, entries, read), classes, facts or {})
+
+
+def read_entry(entries: Sequence[tuple[str, E]], read: Callable[[str, E], Sample], index: int) -> Sample:
+    return read(*entries[index])
+
+
 class NumberedKeys(Sequence[str]):
-    """Keys `prefix/00000000`, `prefix/00000001`, …, made when they are asked for.
+    """Keys `name/00000000`, `name/00000001`, … of one part after the other, made when they are asked for.
+
+    Parameters
+    ----------
+    parts
+        Name and number of keys of every part.
 
     Examples
     --------
-    >>> keys = NumberedKeys("train", 1_000_000_000)
+    >>> keys = NumberedKeys([("train", 1_000_000_000)])
     >>> keys[-1]
     'train/999999999'
     """
 
-    prefix: str
-    length: int
+    def __init__(self, parts: Sequence[tuple[str, int]]) -> None:
+        self.names = [name for name, _ in parts]
+        self.starts = [0, *accumulate(count for _, count in parts)]
 
     def __len__(self) -> int:
-        return self.length
+        return self.starts[-1]
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(self.length))]
-        return f"{self.prefix}/{range(self.length)[index]:08d}"
+            return [self[place] for place in range(*index.indices(len(self)))]
+        part, number = self.find(range(len(self))[index])
+        return f"{self.names[part]}/{number:08d}"
+
+    def find(self, index: int) -> tuple[int, int]:
+        """Index of the part that holds an index, and the number of the key in it."""
+        part = bisect_right(self.starts, index) - 1
+        return part, index - self.starts[part]
 
 
 def digest(lines: Iterable[str]) -> str:

@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image
 
 from vitreous.core.errors import SpecError
-from vitreous.data.reader import check_choice, reader
-from vitreous.data.sample import Album, Sample
+from vitreous.data.reader import reader
+from vitreous.data.sample import Album, Sample, make_album
 from vitreous.scenes import CLASSES, Scenes
 
 
@@ -43,17 +43,16 @@ def scenes(
     SpecError
         If `count` is not a positive integer, or an option is unknown.
     """
-    check_choice("mask", mask, ("object", "evidence"))
     if not isinstance(count, int) or count < 1:
         raise SpecError(f"count={count!r}; a whole number from 1 on would work")
     options: dict[str, Any] = {key: value for key, value in {"label": label, "mark": mark}.items() if value is not None}
     album = Scenes(kind or "single", count, seed, **options)
-    keys = [f"{album.kind}/{seed}/{index:06d}" for index in range(count)]
+    entries = [(f"{album.kind}/{seed}/{index:06d}", index) for index in range(count)]
     facts = {"kind": album.kind, "seed": seed, "mask": mask, **options}
-    return Album("scenes", keys, partial(read, album, keys, mask), CLASSES, facts)
+    return make_album("scenes", entries, partial(read, album, mask), CLASSES, facts)
 
 
-def read(album: Scenes, keys: list[str], part: str, index: int) -> Sample:
+def read(album: Scenes, part: str, key: str, index: int) -> Sample:
     scene = album[index]
     own, *rival_objects = scene.objects
     masks = [
@@ -62,4 +61,4 @@ def read(album: Scenes, keys: list[str], part: str, index: int) -> Sample:
     ]
     rivals = {scene_object.label: mask for scene_object, mask in zip(rival_objects, masks[1:], strict=True)}
     box = np.asarray([own.box], dtype=np.float64)
-    return Sample(keys[index], Image.fromarray(scene.image), own.label, masks[0], box, rivals)
+    return Sample(key, Image.fromarray(scene.image), own.label, masks[0], box, rivals)

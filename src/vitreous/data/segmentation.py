@@ -12,7 +12,7 @@ from PIL import Image
 
 from vitreous.core.errors import DataError
 from vitreous.data.reader import expand_path, import_package, reader
-from vitreous.data.sample import Album, Mask, Sample
+from vitreous.data.sample import Album, Sample
 from vitreous.models.image_decoding import open_image
 
 LAYOUT = "gtsegs_ijcv.mat (MATLAB 7.3) with references to images in /value/img and to outlines in /value/gt"
@@ -72,9 +72,6 @@ class SegmentationFile:
             raise DataError(f"image {index} of '{self.path}' has {pixels.shape} pixels and {outline.shape} of outline")
         # MATLAB is column-major, so h5py returns transposed arrays.
         image = open_image(Image.fromarray(np.ascontiguousarray(pixels.T.squeeze())))
-        return Sample(f"{index:05d}", image, mask=self.mask(outline.T, index))
-
-    def mask(self, outline: np.ndarray, index: int) -> Mask:
         if not np.isin(outline, (0, 1)).all():
             raise DataError(f"the outline of image {index} of '{self.path}' has numbers other than 0 and 1")
-        return np.ascontiguousarray(outline, dtype=np.int8)
+        return Sample(f"{index:05d}", image, mask=np.ascontiguousarray(outline.T, dtype=np.int8))

@@ -10,22 +10,14 @@ import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from vitreous.core.errors import DataError
-from vitreous.data.files import (
-    SUFFIXES,
-    decode_image,
-    match_files,
-    orient_boxes,
-    parse_number,
-    read_object_mask,
-    read_orientation,
-)
+from vitreous.data.files import SUFFIXES, StoredImage, match_files, parse_number
 from vitreous.data.reader import contains, expand_path, reader
-from vitreous.data.sample import Album, Sample, digest
+from vitreous.data.sample import Album, Sample, digest, make_album
 
 LAYOUT = "uncompressed tar files of key.jpg (or png, webp), key.cls or key.json, and key.mask.png if there are masks"
 IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)
@@ -34,29 +26,19 @@ LABELS = ("label", "cls")
 
 
 class Part(NamedTuple):
-    """Position of a file in a shard, in bytes."""
+    """A file of a shard: its position in bytes, and its content if that is already in memory."""
 
-    shard: Path
+    shard: Path | str
     offset: int
     size: int
+    content: bytes | None = None
 
     def read(self) -> bytes:
-        with self.shard.open("rb") as file:
+        if self.content is not None:
+            return self.content
+        with Path(self.shard).open("rb") as file:
             file.seek(self.offset)
             return file.read(self.size)
-
-
-class LoadedPart(NamedTuple):
-    """A file of a shard that is already in memory."""
-
-    shard: str
-    data: bytes
-
-    def read(self) -> bytes:
-        return self.data
-
-
-AnyPart: TypeAlias = Part | LoadedPart
 
 
 def is_shards(path: Path) -> bool:
@@ -82,20 +64,18 @@ def wds(place: str | Path, ignore: int | None = None) -> Album:
         If there is no shard or no image, or a shard is damaged.
     """
     shards = expand_pattern(expand_path(place))
-    samples: dict[str, dict[str, AnyPart]] = {}
+    entries: list[tuple[str, dict[str, Part]]] = []
     for shard in shards:
-        for key, parts in index_shard(shard).items():
-            samples[f"{shard.stem}/{key}"] = parts
-    keys = [key for key, parts in samples.items() if find_image_ending(parts)]
-    if not keys:
+        with shard.open("rb") as file:
+            samples = iterate_samples(file, shard, partial(locate_part, shard))
+            entries += [(f"{shard.stem}/{key}", parts) for key, parts in samples if find_image_ending(parts)]
+    if not entries:
         raise DataError(f"there is no image in '{place}'; expected {LAYOUT}")
     facts = {
         "ignore": ignore,
-        "parts": digest(
-            f"{key} {[(n, p.size) for n, p in samples[key].items() if isinstance(p, Part)]}" for key in keys
-        ),
+        "parts": digest(f"{key} {[(ending, part.size) for ending, part in parts.items()]}" for key, parts in entries),
     }
-    return Album("wds", keys, partial(read, keys, samples, ignore), None, facts)
+    return make_album("wds", entries, partial(decode_parts, ignore=ignore), None, facts)
 
 
 def expand_pattern(path: Path) -> list[Path]:
@@ -110,26 +90,20 @@ def expand_pattern(path: Path) -> list[Path]:
     return shards
 
 
-def index_shard(shard: Path) -> dict[str, dict[str, AnyPart]]:
-    """Files by key and by ending; the ending is what follows the first dot of the file name."""
-    with shard.open("rb") as file:
-        return dict(iterate_samples(file, shard, partial(locate_part, shard)))
-
-
 def locate_part(shard: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> Part:
     """Position of a member in a local file, which is read when it is needed."""
     return Part(shard, member.offset_data, member.size)
 
 
-def load_part(shard: str, archive: tarfile.TarFile, member: tarfile.TarInfo) -> LoadedPart:
+def load_part(shard: str, archive: tarfile.TarFile, member: tarfile.TarInfo) -> Part:
     """Content of a member, read now: for shards that are read as a stream."""
-    content = archive.extractfile(member)
-    return LoadedPart(shard, content.read() if content is not None else b"")
+    file = archive.extractfile(member)
+    return Part(shard, member.offset_data, member.size, b"" if file is None else file.read())
 
 
 def iterate_samples(
-    file: Any, name: str | Path, part_of: Callable[[tarfile.TarFile, tarfile.TarInfo], AnyPart], mode: str = "r:"
-) -> Iterator[tuple[str, dict[str, AnyPart]]]:
+    file: Any, name: str | Path, part_of: Callable[[tarfile.TarFile, tarfile.TarInfo], Part], mode: str = "r:"
+) -> Iterator[tuple[str, dict[str, Part]]]:
     """Key and files (by ending) of every sample of a shard, one after the other; nothing of earlier ones is kept.
 
     Parameters
@@ -175,24 +149,19 @@ def iterate_samples(
         yield key, parts
 
 
-def find_image_ending(parts: Mapping[str, AnyPart]) -> str | None:
+def find_image_ending(parts: Mapping[str, Part]) -> str | None:
     """Ending of the image file, or None if there is none."""
     return next((ending for ending in IMAGES if ending in parts), None)
 
 
-def read(keys: list[str], samples: Mapping[str, Mapping[str, AnyPart]], ignore: int | None, index: int) -> Sample:
-    return decode_parts(keys[index], samples[keys[index]], ignore)
-
-
-def decode_parts(key: str, parts: Mapping[str, AnyPart], ignore: int | None) -> Sample:
+def decode_parts(key: str, parts: Mapping[str, Part], ignore: int | None) -> Sample:
     """Decode a sample from its files."""
     ending = find_image_ending(parts)
     assert ending is not None  # `wds` lists only keys with an image
-    where, data = f"{key}.{ending} of '{parts[ending].shard}'", parts[ending].read()
-    image = decode_image(data, where)
-    orientation, facts = read_orientation(data), read_facts(parts, key)
+    where = f"{key}.{ending} of '{parts[ending].shard}'"
+    stored, facts = StoredImage(parts[ending].read(), where), read_facts(parts, key)
     painted = next((parts[ending_of_mask] for ending_of_mask in MASKS if ending_of_mask in parts), None)
-    mask = None if painted is None else read_object_mask(painted.read(), orientation, f"of {key}", ignore)
+    mask = None if painted is None else stored.read_mask(painted.read(), ignore, f"of {key}")
     boxes = None
     if facts.get("boxes") is not None:
         rows = facts["boxes"]
@@ -201,11 +170,11 @@ def decode_parts(key: str, parts: Mapping[str, AnyPart], ignore: int | None) -> 
                 f"{key}.json of '{parts['json'].shard}' has the boxes {rows!r}; expected [[x0, y0, x1, y1], …]"
             )
         corners = np.asarray([[parse_number(x, where) for x in box] for box in rows], dtype=np.float64)
-        boxes = orient_boxes(corners.reshape(-1, 4), orientation, image)
-    return Sample(key, image, read_label(parts, facts, key), mask, boxes)
+        boxes = stored.turn_boxes(corners.reshape(-1, 4))
+    return Sample(key, stored.image, read_label(parts, facts, key), mask, boxes)
 
 
-def read_facts(parts: Mapping[str, AnyPart], key: str) -> dict[str, Any]:
+def read_facts(parts: Mapping[str, Part], key: str) -> dict[str, Any]:
     """Content of `key.json`; empty if there is no such file or it is not an object."""
     if "json" not in parts:
         return {}
@@ -216,7 +185,7 @@ def read_facts(parts: Mapping[str, AnyPart], key: str) -> dict[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def read_label(parts: Mapping[str, AnyPart], facts: Mapping[str, Any], key: str) -> int | None:
+def read_label(parts: Mapping[str, Part], facts: Mapping[str, Any], key: str) -> int | None:
     """Class from `key.cls`, or else from "label" or "cls" in `key.json`; None if neither exists."""
     source = "cls" if "cls" in parts else "json"
     if source == "cls":

@@ -17,9 +17,8 @@ from vitreous.bench.keys import digest
 from vitreous.core.errors import DataError
 from vitreous.data import Album, Dataset, Sample, open_dataset, subset
 from vitreous.data.files import SUFFIXES, decode_image
-from vitreous.data.open import recognise
 from vitreous.data.parquet import ParquetImages, decode_record, list_parquet_files
-from vitreous.data.reader import check_options, expand_path, split_spec
+from vitreous.data.reader import check_options, expand_path, recognise, split_spec
 from vitreous.data.remote import is_uri, list_remote_files, open_filesystem, read_remote
 from vitreous.data.shards import (
     decode_parts,

@@ -21,8 +21,8 @@ from vitreous.metrics.map_frame import Interpolation, Masks, PerRow, frame_map
 from vitreous.metrics.metric import metric
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.ranks import outranking, spearman
-from vitreous.models.load import adapt
 from vitreous.models.model import BlackBox, with_module
+from vitreous.models.model_registry import adapt
 from vitreous.models.vit import ViT
 
 AT_ONCE = 32  # images explained per batch

@@ -1,4 +1,4 @@
-"""Black-box models: any classifier, of which only the logits are used."""
+"""Black-box models: any classifier, of which only the logits are used; and what a module of any architecture states of its images."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import torch
 from torch import nn
 
 from vitreous.core.errors import ModelError, unexpected_errors_as
-from vitreous.models.expected_input import expected_channels
 from vitreous.models.image_input import Preprocess
-from vitreous.models.model import BlackBox, Layout
-from vitreous.models.model_call import forward_of, logits_of
-from vitreous.models.outputs import check_declared, checked_names, with_outputs
+from vitreous.models.layout import Clip, Layout
+from vitreous.models.model import BlackBox, forward_of, logits_of
+from vitreous.models.outputs import with_outputs
 from vitreous.models.tensor_types import Images
 
 
@@ -21,7 +20,7 @@ def describe_black_box(
     why: str = "asked for",
     name: str | None = None,
     preprocess: Any = None,
-    classes: Any = None,
+    classes: tuple[str, ...] | None = None,
     outputs: str | None = None,
 ) -> BlackBox:
     """Describe any model as a `BlackBox`, for methods that only need logits of images.
@@ -37,21 +36,18 @@ def describe_black_box(
     preprocess
         Conversion of images to tensors. None: that of the module's library, if it is known.
     classes, outputs
-        As for `vitreous.wrap`.
+        As for `vitreous.wrap`, which checks them.
 
     Raises
     ------
     ModelError
-        If the module has no floating-point parameters or no classifier, or `classes` or `outputs` is invalid.
+        If the module has no floating-point parameters or no classifier, or `classes` do not fit `outputs`.
     """
     name = name or type(module).__name__
     refuse_without_parameters(module, name)
     if getattr(module, "num_classes", None) == 0:
         raise ModelError(f"{name!r} has no classifier (num_classes=0); give it a head with num_classes=…")
     preprocess = preprocess_of(module) if preprocess is None else preprocess
-
-    names = checked_names(classes)
-    check_declared(outputs)
     model = BlackBox(
         name=name,
         module=module,
@@ -60,10 +56,10 @@ def describe_black_box(
         size=getattr(preprocess, "size", (224, 224)),
         channels=expected_channels(module),
         preprocess=preprocess,
-        classes=classes_of(module) if names is None else names,
+        classes=classes_of(module) if classes is None else classes,
         reason=f"treated as a black box: {why}",
     )
-    return with_outputs(model, 1, names, outputs) if outputs == "binary" else model
+    return with_outputs(model, 1, classes, outputs) if outputs == "binary" else model
 
 
 def refuse_without_parameters(module: nn.Module, name: str) -> None:
@@ -131,7 +127,65 @@ def preprocess_of(module: nn.Module) -> Preprocess | None:
 
 def classes_of(module: nn.Module) -> tuple[str, ...] | None:
     """ImageNet class names if the module is a timm model with 1000 classes, else None."""
-    from vitreous.models.imagenet import imagenet_classes
+    from vitreous.models.class_names import imagenet_classes
 
     count = getattr(module, "num_classes", None)
     return imagenet_classes(count) if isinstance(count, int) and hasattr(module, "pretrained_cfg") else None
+
+
+# ── expected images ──────────────────────────────────────────────────────────────────────────────
+
+
+def expected_input(
+    module: nn.Module, preprocess: Any, size: tuple[int, ...] | None
+) -> tuple[Clip | None, tuple[int, int]]:
+    """Form of the clips (None for images), and height and width; `size` as for `see_through`."""
+    configs = [getattr(part, "config", None) for part in module.modules()]
+    counts = [frames for config in configs if isinstance(frames := getattr(config, "num_frames", None), int)]
+    if size is None:
+        clip = Clip(counts[0], axis=1) if counts else None
+        return clip, expected_size(module, preprocess)
+    if len(size) == 3:
+        return Clip(size[0], axis=1 if counts else 2), (size[1], size[2])
+    if len(size) == 2:  # images, even if a configuration counts frames: Perceiver's does for every kind of input
+        return None, (size[0], size[1])
+    raise ModelError(f"size={size}; (height, width), or (frames, height, width) for clips, would work")
+
+
+def expected_size(module: nn.Module, preprocess: Any) -> tuple[int, int]:
+    """Image size that the module or a part of it was built for, else that of its preprocessing, else 224 x 224."""
+    for part in module.modules():
+        config = getattr(part, "config", None)
+        config = getattr(config, "vision_config", config)
+        for owner, attribute in ((part, "img_size"), (part, "image_size"), (config, "image_size")):
+            size = getattr(owner, attribute, None)
+            if isinstance(size, int) and size > 0:
+                return (size, size)
+            if isinstance(size, list | tuple) and len(size) == 2 and all(isinstance(x, int) for x in size):
+                return (size[0], size[1])
+    size = getattr(preprocess, "size", None)
+    if size is not None:
+        return size
+    settings = [getattr(part, "default_cfg", None) for part in module.modules()]  # timm: the size of the weights
+    input_sizes = [config["input_size"] for config in settings if isinstance(config, dict) and config.get("input_size")]
+    return (input_sizes[0][1], input_sizes[0][2]) if input_sizes else (224, 224)
+
+
+def random_image(module: nn.Module, size: tuple[int, int], clip: Clip | None = None, seed: int = 0) -> Images:
+    parameter = next(p for p in module.parameters() if p.is_floating_point())
+    if parameter.device.type == "meta":
+        raise ModelError("the model lies on the device 'meta' and has no values; load its weights onto 'cpu' first")
+    generator = torch.Generator().manual_seed(seed)
+    channels = expected_channels(module)
+    shape = (1, channels, *size) if clip is None else clip.shape(channels, size)
+    image = torch.randn(shape, generator=generator)
+    return image.to(parameter.device, parameter.dtype)
+
+
+def expected_channels(module: nn.Module) -> int:
+    """Channels of the images: the input channels of the first convolution that no other one can feed, else 3."""
+    convolutions = [part for part in module.modules() if isinstance(part, nn.Conv2d | nn.Conv3d)]
+    if not convolutions or (first := convolutions[0].in_channels) == 3:  # decoders may give 3 channels as well
+        return 3
+    produced = {part.out_channels for part in convolutions}
+    return next((part.in_channels for part in convolutions if part.in_channels not in produced), first)

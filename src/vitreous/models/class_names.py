@@ -1,8 +1,9 @@
-"""Read class names from a file: one per line, or JSON."""
+"""Class names: those of ImageNet-1k with their WordNet ids, and those in a file (one per line, or JSON)."""
 
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,32 @@ def names_from_json(text: str, path: Path) -> list[Any]:
             raise DataError(f"'{path}' has {len(content)} entries and no class {missing[0]}; indices count from 0")
         content = [by_index[index] for index in range(len(content))]
     return [entry[1] if isinstance(entry, list) and len(entry) == 2 else entry for entry in content]
+
+
+# ── ImageNet-1k, in the order that published classifiers use ─────────────────────────────────────
+
+
+@cache
+def wnids() -> tuple[str, ...]:
+    """WordNet ids of classes 0 to 999, which is also their alphabetical order."""
+    from timm.data.imagenet_info import ImageNetInfo
+
+    info = ImageNetInfo("imagenet-1k")
+    return tuple(info.index_to_label_name(i) for i in range(1000))
+
+
+@cache
+def index_of_wnid() -> dict[str, int]:
+    """Mapping from WordNet id to class index."""
+    return {wnid: index for index, wnid in enumerate(wnids())}
+
+
+@cache
+def imagenet_classes(count: int) -> tuple[str, ...] | None:
+    """Class names of ImageNet-1k if `count` is 1000, else None."""
+    if count != 1000:
+        return None
+    from timm.data.imagenet_info import ImageNetInfo
+
+    info = ImageNetInfo("imagenet-1k")
+    return tuple(info.index_to_description(i).split(",")[0] for i in range(count))

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from vitreous.core.deprecation import rename_warnings
@@ -42,6 +42,11 @@ def open_image(source: Source) -> Image.Image:
     ShapeError
         If an array does not have the shape or dtype of an image.
     """
+    return open_upright(source)[0]
+
+
+def open_upright(source: Source) -> tuple[Image.Image, int]:
+    """The image as `open_image` returns it, and its EXIF orientation, 1 to 8; 1 (upright) if missing or invalid."""
     data, name = read_source(source)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about large images and invalid metadata, which can still be opened
@@ -57,9 +62,11 @@ def open_image(source: Source) -> Image.Image:
             raise DataError(f"{name} is damaged or cut short; save it again in full") from None
         if not all(image.size):
             raise DataError(f"{name} has no pixels")
+        orientation = 1
         with suppress(Exception):  # with invalid EXIF data the orientation is unknown
-            image = ImageOps.exif_transpose(image)
-        return to_rgb(image, name)
+            upright = ImageOps.exif_transpose(image)
+            image, orientation = upright, image.getexif().get(ExifTags.Base.Orientation, 1)
+        return to_rgb(image, name), orientation if orientation in range(1, 9) else 1
 
 
 def read_source(source: Source) -> tuple[bytes | Image.Image, str]:

@@ -1,12 +1,17 @@
-"""Adapter for timm's plain and distilled ViT, BEiT and EVA transformers."""
+"""timm: source, also with weights of older versions, DeiT, MAE and training code; adapter for ViT, BEiT and EVA."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -22,24 +27,88 @@ from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 
 from vitreous.core.errors import ModelError, ShapeError
-from vitreous.models.adapters import base_layer
+from vitreous.models.checkpoint import load_into, not_fetched, read_checkpoint
+from vitreous.models.class_names import imagenet_classes
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.image_input import Preprocess
-from vitreous.models.imagenet import imagenet_classes
-from vitreous.models.model_registry import adapter, library_of
+from vitreous.models.model_registry import SOURCES, NamedModule, adapter, library_of, source
+from vitreous.models.module_structure import base_layer
 from vitreous.models.tensor_types import Hidden, Images, Logits, PerHead, Pooled, Tokens
 from vitreous.models.vit import (
     AttentionBranch,
     AttentionPool,
     Block,
+    LayerScaleFactor,
     Layout,
     LinearPool,
     MlpBranch,
     TokenPositions,
     ViT,
     mean_rows,
+    no_scale,
+    scaled,
     token_rows,
 )
+
+ANCHOR = "patch_embed.proj.weight"  # every transformer of timm has it, as have MAE and DeiT
+HEADS = ("classifier", "fc", "head.fc", "heads.head", "linear", "mlp_head", "head.head")  # of training code
+HEAD_WEIGHT = re.compile(rf"(?!blocks\.)((?:.*\.)?(?:{'|'.join(map(re.escape, HEADS))}))\.weight")
+
+
+# ── source ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@source(
+    "timm",
+    families=(
+        ("ViT", "timm:vit_base_patch16_224", "class token, mean or attention pooling, registers, LayerScale, qk-norm"),
+        ("DeiT", "timm:deit_small_patch16_224", "also DeiT-III"),
+        ("DeiT, distilled", "timm:deit_base_distilled_patch16_224", "two heads, both read"),
+        ("BEiT", "timm:beit_base_patch16_224", "relative position bias"),
+        ("EVA", "timm:eva_large_patch14_336", "mean pooling"),
+        ("EVA02", "timm:eva02_base_patch14_448", "rotary positions, SwiGLU"),
+        ("DINOv2", "timm:vit_base_patch14_reg4_dinov2", "with and without registers"),
+        ("DINOv3", "timm:vit_small_patch16_dinov3", "rotary positions, registers"),
+        ("CLIP", "timm:vit_base_patch16_clip_224", "vision tower with a classifier"),
+        ("SigLIP", "timm:vit_base_patch16_siglip_224", "attention pooling"),
+    ),
+)
+def create_timm(
+    name: str, *, checkpoint: str | Path | None = None, pretrained: bool = True, **kwargs: Any
+) -> NamedModule:
+    """Create a timm model by name, with weights from the checkpoint, from the hub or random."""
+    if not timm.is_model(name.split(".", 1)[0]):
+        unprefixed = [model for other in SOURCES for model in SOURCES[other].unprefixed]
+        near = get_close_matches(name, [*unprefixed, *timm.list_models()], n=1)
+        raise ModelError(f"timm has no model {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    state = None
+    if checkpoint is not None:
+        state = timm_keys(read_checkpoint(checkpoint), name)
+        kwargs = timm_arguments(state, kwargs, name)
+    try:
+        model: Any = timm.create_model(name, pretrained=pretrained and state is None, **kwargs)
+    except (OSError, RuntimeError, ConnectionError) as problem:
+        if not (pretrained and state is None):
+            raise ModelError(f"timm cannot build {name!r}: {str(problem).splitlines()[0]}") from None
+        raise ModelError(not_fetched(f"timm:{name}", problem)) from None
+    except (TypeError, AssertionError, ValueError, ArithmeticError) as problem:
+        raise ModelError(f"timm cannot build {name!r} with {kwargs}: {problem}") from None
+    if state is not None:
+        load_into(model, convert_weights(model, state), name)
+    preprocess = preprocess_of(model, kwargs.get("img_size")) if kwargs.get("in_chans", 3) == 3 else None
+    return NamedModule(model, preprocess, imagenet_classes(model.num_classes))
+
+
+def convert_weights(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
+    """Convert weights of another image size or an older naming to those of `model`, if timm has a conversion."""
+    own = model.state_dict()
+    if "blocks.0.ls1.gamma" in own and "blocks.0.gamma_1" in state:  # DeiT-III as published; BEiT keeps these names
+        state = {re.sub(r"\.gamma_([12])$", r".ls\1.gamma", key): value for key, value in state.items()}
+    older = any(key.startswith("pre_logits.") for key in state)  # first ViTs of timm
+    if not older and all(own[key].shape == value.shape for key, value in state.items() if key in own):
+        return state
+    convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
+    return state if convert is None else convert(state, model)
 
 
 def preprocess_of(model: Any, size: int | Sequence[int] | None) -> Preprocess:
@@ -49,6 +118,87 @@ def preprocess_of(model: Any, size: int | Sequence[int] | None) -> Preprocess:
     if size is not None:  # the config has the image size of the weights
         config["input_size"] = (3, size, size) if isinstance(size, int) else (3, *size)
     return Preprocess.from_timm(config)
+
+
+# ── names of weights ──────────────────────────────────────────────────────────────────────────────
+
+
+def timm_keys(state: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    """Rename weights to timm's names.
+
+    The prefix of the backbone (such as "model.backbone.") is removed, also where the classifier is outside of it and
+    has another name.
+
+    Parameters
+    ----------
+    state
+        Weights by name.
+    name
+        Name of the model, for error messages.
+
+    Raises
+    ------
+    ModelError
+        If there are several backbones, or several weights could be the classifier.
+    """
+    prefixes = sorted(key.removesuffix(ANCHOR) for key in state if key.endswith(ANCHOR))
+    if len(prefixes) > 1:
+        raise ModelError(
+            f"the weights for {name!r} have {len(prefixes)} backbones ({', '.join(repr(p) for p in prefixes)}); "
+            "save the weights of one of them"
+        )
+    if not prefixes:
+        return state
+    prefix = prefixes[0]
+    inside = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+    outside = {key: value for key, value in state.items() if not key.startswith(prefix)}
+    if clash := sorted(inside.keys() & outside.keys()):
+        raise ModelError(
+            f"the weights for {name!r} have {clash[0]!r} inside and outside of {prefix!r}; save one of them"
+        )
+    renamed = inside | outside
+    return renamed if "head.weight" in renamed else with_head(renamed, name)
+
+
+def with_head(state: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    """Rename the classifier to "head"; unchanged if none is found."""
+    matches = [HEAD_WEIGHT.fullmatch(key) for key, value in state.items() if value.ndim == 2]
+    heads = sorted(match[1] for match in matches if match)
+    if len(heads) > 1:
+        raise ModelError(
+            f"the weights for {name!r} have several classifiers ({', '.join(heads)}); save one of them, named 'head'"
+        )
+    owner = heads[0] if heads else "head"
+    return {
+        f"head.{key.removeprefix(f'{owner}.')}" if key.startswith(f"{owner}.") else key: state[key] for key in state
+    }
+
+
+def timm_arguments(state: dict[str, Tensor], arguments: dict[str, Any], name: str) -> dict[str, Any]:
+    """Arguments of `timm.create_model` that the weights imply, unless they are given.
+
+    The classifier gives the number of classes. A norm behind the pooling in place of the one before it (MAE's fine-tuned
+    models) means that the mean of the patches is pooled.
+
+    Raises
+    ------
+    ModelError
+        If the weights are those of a masked autoencoder, which has no classifier.
+    """
+    if "head.weight" not in state and any(key.startswith("decoder_") for key in state):
+        raise ModelError(
+            f"the weights for {name!r} are those of a masked autoencoder, which has no classifier; fine-tune it first "
+            "(training/finetune.py --init), or give fine-tuned weights"
+        )
+    implied: dict[str, Any] = {}
+    if "head.weight" in state:
+        implied["num_classes"] = state["head.weight"].shape[0]
+    if "fc_norm.weight" in state and "norm.weight" not in state:
+        implied["global_pool"] = "avg"
+    return {**implied, **arguments}
+
+
+# ── adapter ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @adapter("timm", matches=library_of("timm"))
@@ -103,7 +253,7 @@ def from_timm(model: Any, name: str = "timm model") -> ViT:
         norm=getattr(model, "norm", None) or nn.Identity(),  # MAE's subclasses delete it where they average tokens
         pool=pool,
         pooled_norm=getattr(model, "fc_norm", None) or nn.Identity(),
-        classify=partial(distilled_heads if distilled else one_head, model),
+        classify=partial(classify, model),
         layout=partial(layout_of, model),
         forward=model,
         size=(height, width),
@@ -139,12 +289,10 @@ def layout_of(model: Any, size: tuple[int, int]) -> Layout:
 # ── heads ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def one_head(model: Any, pooled: Pooled) -> Logits:
-    return model.head(pooled[:, 0])
-
-
-def distilled_heads(model: Any, pooled: Pooled) -> Logits:
-    return (model.head(pooled[:, 0]) + model.head_dist(pooled[:, 1])) / 2
+def classify(model: Any, pooled: Pooled) -> Logits:
+    """Logits of the head, or the mean of both heads of a distilled model."""
+    logits = model.head(pooled[:, 0])
+    return (logits + model.head_dist(pooled[:, 1])) / 2 if isinstance(model, VisionTransformerDistilled) else logits
 
 
 def pool_of(model: Any) -> LinearPool | AttentionPool:
@@ -198,38 +346,28 @@ def blocks_of(model: Any, kind: type, *attention: type) -> tuple[Block, ...]:
             positions["rotate"] = partial(rotated, model, index, attn)
         if relative_tables(model, attn):
             positions["bias"] = lambda place: place.gather_pairs(torch.stack(relative_tables(model, attn)).sum(0))
-        attention_part = attention_branch(b.norm1, attn, *layer_scale_of(b, 1), **positions)
-        return Block(attention_part, mlp_branch(b.norm2, b.mlp, *layer_scale_of(b, 2)))
+        attention_part = attention_branch(b.norm1, attn, layer_scale_of(b, 1), **positions)
+        return Block(attention_part, mlp_branch(b.norm2, b.mlp, layer_scale_of(b, 2)))
 
     return tuple(block(i, b) for i, b in enumerate(model.blocks))
 
 
-def layer_scale_of(block: Any, branch: int) -> tuple[Callable[[Tokens], Tokens], Callable[[], Tensor | None]]:
-    """Layer scale of branch 1 or 2 of a block, and its factor per channel, which may be None; read at every call."""
+def layer_scale_of(block: Any, branch: int) -> LayerScaleFactor:
+    """Factor per channel of branch 1 or 2 of a block."""
     if isinstance(block, vision_transformer.Block):
         module = require_type(getattr(block, f"ls{branch}"), nn.Identity, LayerScale, part_name="layer scale")
-        return module, lambda: getattr(module, "gamma", None)
-
-    def factor() -> Tensor | None:
-        return getattr(block, f"gamma_{branch}")
-
-    return lambda x: x if (gamma := factor()) is None else x * gamma, factor
+        return lambda: getattr(module, "gamma", None)
+    return lambda: getattr(block, f"gamma_{branch}")
 
 
-def attention_branch(
-    norm: nn.Module,
-    attn: Any,
-    scale: Callable[[Tokens], Tokens],
-    factor: Callable[[], Tensor | None],
-    **positions: Any,
-) -> AttentionBranch:
+def attention_branch(norm: nn.Module, attn: Any, factor: LayerScaleFactor, **positions: Any) -> AttentionBranch:
     if getattr(attn, "gate", None) is not None:
         raise ModelError("gated attention output (gated=True) is not known")
     identity = nn.Identity()
     return AttentionBranch(
         norm=norm,
         qkv=partial(project_qkv, attn),
-        project=lambda mixed: scale(attn.proj(mixed)),
+        project=scaled(attn, "proj", factor),
         scale=attn.scale,
         q_norm=getattr(attn, "q_norm", identity),
         k_norm=getattr(attn, "k_norm", identity),
@@ -278,15 +416,7 @@ def relative_tables(model: Any, attn: Any) -> list[Float[Tensor, "h n n"]]:
     return tables
 
 
-def mlp_branch(
-    norm: nn.Module,
-    mlp: Any,
-    scale: Callable[[Tokens], Tokens] = nn.Identity(),  # noqa: B008 - without state
-    factor: Callable[[], Tensor | None] = lambda: None,
-) -> MlpBranch:
-    def contract(hidden: Hidden) -> Tokens:
-        return scale(mlp.fc2(hidden))
-
+def mlp_branch(norm: nn.Module, mlp: Any, factor: LayerScaleFactor = no_scale) -> MlpBranch:
     def packed(x: Tokens) -> tuple[Hidden, ...]:
         first, second = mlp.fc1(x).chunk(2, dim=-1)
         return (second, first) if mlp.gate_last else (first, second)
@@ -300,4 +430,5 @@ def mlp_branch(
             expand = lambda x: (mlp.fc1(x),)  # noqa: E731
     if isinstance(base_layer(mlp.fc1 if hasattr(mlp, "fc1") else mlp.fc1_g), nn.Conv2d):
         raise ModelError("an MLP made of convolutions (use_conv=True) is not known")
+    contract = scaled(mlp, "fc2", factor)
     return MlpBranch(norm, expand, mlp.act, contract, getattr(mlp, "norm", None) or nn.Identity(), factor)

@@ -16,13 +16,13 @@ from torchvision.models import get_model, get_model_weights, list_models
 from torchvision.models.vision_transformer import EncoderBlock, VisionTransformer, interpolate_embeddings
 
 from vitreous.core.errors import ModelError, ShapeError
-from vitreous.models.adapters import base_layer
 from vitreous.models.checkpoint import load_into, not_fetched, read_checkpoint
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.image_input import Preprocess
-from vitreous.models.model import ModelOrigin
+from vitreous.models.model import ModelOrigin, forward_of, logits_of
 from vitreous.models.model_registry import NamedModule, adapter, library_of, source
-from vitreous.models.tensor_types import Hidden, Images, Logits, PerHead, Pooled, Tokens
+from vitreous.models.module_structure import base_layer
+from vitreous.models.tensor_types import Images, PerHead, Tokens
 from vitreous.models.vit import AttentionBranch, Block, Layout, LinearPool, MlpBranch, ViT, token_rows
 
 
@@ -47,14 +47,6 @@ def from_torchvision(model: nn.Module, name: str = "torchvision model") -> ViT:
             f"{type(model).__name__!r} is not a family that Vitreous can see through; known in torchvision: VisionTransformer"
         )
     head_of(model)  # raise now and not at the first image
-
-    def classify(pooled: Pooled) -> Logits:
-        return head_of(model)(pooled[:, 0])
-
-    def forward(images: Images) -> Logits:
-        with evaluating(model):
-            return model(images)
-
     return ViT(
         name=name,
         module=model,
@@ -63,9 +55,9 @@ def from_torchvision(model: nn.Module, name: str = "torchvision model") -> ViT:
         norm=model.encoder.ln,
         pool=LinearPool(token_rows(0)),
         pooled_norm=nn.Identity(),
-        classify=classify,
+        classify=lambda pooled: head_of(model)(pooled[:, 0]),
         layout=partial(layout_of, model.image_size, model.patch_size),
-        forward=forward,
+        forward=forward_of(model, logits_of),
         size=(model.image_size, model.image_size),
         origin=ModelOrigin(library="torchvision", class_name=type(model).__name__),
     )
@@ -121,7 +113,9 @@ def create_transformer(
         kwargs = settings_of(state) | kwargs
     model: Any = call_builder(name, None, kwargs)
     if state is not None:
-        load_into(model, interpolate_positions(state, model), name)
+        if "encoder.pos_embedding" in state:
+            state = interpolate_embeddings(model.image_size, model.patch_size, OrderedDict(state))
+        load_into(model, state, name)
     return model
 
 
@@ -169,20 +163,12 @@ def download(entry: Any, name: str) -> dict[str, Tensor]:
 def settings_of(state: dict[str, Tensor]) -> dict[str, int]:
     """Image size and number of classes of the weights, as far as they can be read from the shapes."""
     settings = {}
-    if (positions := state.get("encoder.pos_embedding")) is not None and (
-        conv := state.get("conv_proj.weight")
-    ) is not None:
-        settings["image_size"] = round((positions.shape[1] - 1) ** 0.5) * conv.shape[-1]
-    if (head := state.get("heads.head.weight")) is not None:
-        settings["num_classes"] = len(head)
+    if {"encoder.pos_embedding", "conv_proj.weight"} <= state.keys():
+        patches = state["encoder.pos_embedding"].shape[1] - 1
+        settings["image_size"] = round(patches**0.5) * state["conv_proj.weight"].shape[-1]
+    if "heads.head.weight" in state:
+        settings["num_classes"] = len(state["heads.head.weight"])
     return settings
-
-
-def interpolate_positions(state: dict[str, Tensor], model: VisionTransformer) -> dict[str, Tensor]:
-    """Weights with the position embedding interpolated to the model's image size."""
-    if "encoder.pos_embedding" not in state:
-        return state
-    return interpolate_embeddings(model.image_size, model.patch_size, OrderedDict(state))
 
 
 def resize_preprocess(own: Preprocess, size: int) -> Preprocess:
@@ -209,9 +195,8 @@ def layout_of(built: int, patch: int, size: tuple[int, int]) -> Layout:
 def head_of(model: VisionTransformer) -> nn.Module:
     """The classifier: a linear layer, by itself or in a Sequential with nothing else but dropout."""
     heads = model.heads
-    layers = [
-        layer for layer in (heads if isinstance(heads, nn.Sequential) else [heads]) if not isinstance(layer, nn.Dropout)
-    ]
+    layers = list(heads) if isinstance(heads, nn.Sequential) else [heads]
+    layers = [layer for layer in layers if not isinstance(layer, nn.Dropout)]
     if len(layers) != 1 or not isinstance(base_layer(layers[0]), nn.Linear):
         names = ", ".join(type(layer).__name__ for layer in layers)
         raise ModelError(f"a head of {names} (representation_size) is not known; known: one Linear")
@@ -232,9 +217,7 @@ def block_of(block: nn.Module) -> Block:
         q, k, v = packed.unflatten(-1, (3, heads, width)).permute(2, 0, 3, 1, 4)
         return q, k, v
 
-    def expand(x: Tokens) -> tuple[Hidden, ...]:
-        return (first(x),)
-
     return Block(
-        AttentionBranch(block.ln_1, qkv, attention.out_proj, width**-0.5), MlpBranch(block.ln_2, expand, act, second)
+        AttentionBranch(block.ln_1, qkv, attention.out_proj, width**-0.5),
+        MlpBranch(block.ln_2, lambda x: (first(x),), act, second),
     )

@@ -92,51 +92,49 @@ def as_preprocess(transform_like: Any) -> Preprocess:
     """
     if isinstance(transform_like, Preprocess):
         return transform_like
-    if (
-        root_of(transform_like) == "torchvision"
-        and hasattr(transform_like, "meta")
-        and hasattr(transform_like, "transforms")
-    ):
-        transform_like = transform_like.transforms()  # `transform_like` is an entry of a weights enum
-    if root_of(transform_like) == "transformers":
-        transform_like = getattr(
-            transform_like, "image_processor", transform_like
-        )  # of a processor for both images and text
-    if not callable(transform_like):
+    transform = find_transform(transform_like)
+    if not callable(transform):
         raise ModelError(
             f"preprocess is a vitreous.Preprocess, a torchvision or timm transform, a Hugging Face image processor or a "
-            f"callable from image to tensor, not {type(transform_like).__name__!r}"
+            f"callable from image to tensor, not {type(transform).__name__!r}"
         )
-    if chance := next(random_steps(transform_like), None):
+    name = describe(transform)
+    if chance := next(random_steps(transform), None):
         raise ModelError(
-            f"preprocess={describe(transform_like)} chooses at random ({chance}); give the transform for evaluation, "
+            f"preprocess={name} chooses at random ({chance}); give the transform for evaluation, "
             "such as Resize, CenterCrop, ToTensor and Normalize"
         )
-    transform = (
-        partial(transform_like, return_tensors="pt") if root_of(transform_like) == "transformers" else transform_like
-    )
+    call = partial(transform, return_tensors="pt") if root_of(transform) == "transformers" else transform
     images = [sample_image(*size) for size in TEST_SIZES]
-    tensors = [apply_transform(transform, image) for image in images]
-    if not all(torch.equal(apply_transform(transform, images[0]), tensors[0]) for _ in range(3)):
-        raise ModelError(
-            f"preprocess={describe(transform_like)} gives another tensor every time; give one without random steps"
-        )
+    tensors = [apply_transform(call, image) for image in images]
+    if not all(torch.equal(apply_transform(call, images[0]), tensors[0]) for _ in range(3)):
+        raise ModelError(f"preprocess={name} gives another tensor every time; give one without random steps")
     height, width = tensors[-1].shape[-2:]
-    converted = convert(transform_like, (height, width))
+    converted = convert(transform, (height, width))
     if converted is not None:
         pairs = [(converted(image), own) for image, own in zip(images, tensors, strict=True)]
         if all(a.shape == b.shape and torch.allclose(a, b, ROUNDING, ROUNDING) for a, b in pairs):
             return converted
         if all(a.shape == b.shape and same_colours(a, b, converted) for a, b in pairs):
             geometry = {item.name: getattr(converted, item.name) for item in fields(Preprocess)}
-            return TransformPreprocess(**geometry, transform=transform)
+            return TransformPreprocess(**geometry, transform=call)
     warnings.warn(
-        f"the geometry of preprocess={describe(transform_like)} is not known: maps are drawn on what the model saw, and "
+        f"the geometry of preprocess={name} is not known: maps are drawn on what the model saw, and "
         "pixels(size='original') is refused",
         Caveat,
         stacklevel=3,
     )
-    return OpaquePreprocess((height, width), transform=transform)
+    return OpaquePreprocess((height, width), transform=call)
+
+
+def find_transform(source: Any) -> Any:
+    """The transform of an entry of a weights enum, the image processor of a processor for images and texts, or `source`."""
+    match root_of(source):
+        case "torchvision" if hasattr(source, "meta") and hasattr(source, "transforms"):
+            return source.transforms()
+        case "transformers":
+            return getattr(source, "image_processor", source)
+    return source
 
 
 def apply_transform(transform: Transform, image: Image.Image) -> Float[Tensor, "3 H W"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -29,12 +30,29 @@ class TokenPositions:
         return table[:, rows, columns].movedim(0, 1)
 
 
+LayerScaleFactor: TypeAlias = Callable[[], Float[Tensor, " d"] | None]  # factor per channel
+
+
 def keep_heads(heads: PerHead, place: TokenPositions) -> PerHead:
     return heads
 
 
 def no_bias(place: TokenPositions) -> None:
     return None
+
+
+def no_scale() -> None:
+    return None
+
+
+def scaled(owner: nn.Module, name: str, factor: LayerScaleFactor) -> Callable[[Hidden], Tokens]:
+    """Return the projection `owner.name` followed by the layer scale, if there is one."""
+
+    def project(hidden: Hidden) -> Tokens:
+        tokens, scale = getattr(owner, name)(hidden), factor()
+        return tokens if scale is None else tokens * scale
+
+    return project
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +64,7 @@ class MlpBranch:
     act: Callable[[Hidden], Hidden]
     contract: Callable[[Hidden], Tokens]  # output projection and layer scale
     inner_norm: nn.Module = field(default_factory=nn.Identity)  # applied to the activated hidden units
-    layer_scale: Callable[[], Float[Tensor, " d"] | None] = lambda: None  # factor that `contract` applies, if any
+    layer_scale: LayerScaleFactor = no_scale  # factor that `contract` applies, if any
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +80,7 @@ class AttentionBranch:
     rotate: Callable[[PerHead, TokenPositions], PerHead] = keep_heads  # rotary position embedding
     bias: Callable[[TokenPositions], Float[Tensor, "b h n n"] | None] = no_bias  # relative position bias
     inner_norm: nn.Module = field(default_factory=nn.Identity)  # applied to the weighted values before `project`
-    layer_scale: Callable[[], Float[Tensor, " d"] | None] = lambda: None  # factor that `project` applies, if any
+    layer_scale: LayerScaleFactor = no_scale  # factor that `project` applies, if any
 
 
 @renamed_attributes(attend="attention", feed="mlp")

@@ -16,11 +16,10 @@ from vitreous.capture.completeness import check_completeness
 from vitreous.core.deprecation import warn_of_name
 from vitreous.core.errors import ModelError, ShapeError, describe_error
 from vitreous.models.eval_mode import evaluating
-from vitreous.models.model import Layout, Network
-from vitreous.models.model_call import Inputs, forward_of
+from vitreous.models.huggingface import load_text_tower, padding_options
+from vitreous.models.layout import NetworkBlock, TokenGrid
+from vitreous.models.model import Inputs, Layout, Network, forward_of
 from vitreous.models.tensor_types import Images
-from vitreous.models.text_towers import load_text_tower, padding_options
-from vitreous.models.token_grid import NetworkBlock, TokenGrid
 from vitreous.pairs.towers import Embed, Tower, embedding_reader
 from vitreous.scores import EMBEDDINGS
 

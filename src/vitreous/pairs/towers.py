@@ -13,8 +13,7 @@ from torch import Tensor
 from vitreous.arguments import as_images, refuse_not_finite
 from vitreous.capture.forward import adapter_logits
 from vitreous.core.errors import ModelError, ShapeError, SpecError, unexpected_errors_as
-from vitreous.models.model import AnyModel, BlackBox, Layout, Network, Outputs
-from vitreous.models.model_call import forward_of
+from vitreous.models.model import AnyModel, BlackBox, Layout, Network, Outputs, forward_of
 from vitreous.models.tensor_types import Images, Logits, Pooled
 from vitreous.models.vit import ViT
 from vitreous.scores import EMBEDDINGS, output_field

@@ -16,7 +16,7 @@ from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError
 from vitreous.front import explain, wrap
 from vitreous.models.eval_mode import evaluating
-from vitreous.models.load import adapt
+from vitreous.models.model_registry import adapt
 from vitreous.models.vit import AttentionBranch, Block, TokenPositions, ViT
 from vitreous.testing.contract import ContractError, fingerprint, name_of, require, run_contract
 from vitreous.testing.methods import check_method

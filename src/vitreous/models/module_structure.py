@@ -1,4 +1,4 @@
-"""Unwrap layers and models that PEFT, torch.compile or data-parallel training have wrapped in another module."""
+"""Structure of modules: those inside of PEFT, torch.compile and data-parallel training, and a fingerprint to reuse findings."""
 
 from __future__ import annotations
 
@@ -46,3 +46,11 @@ def unwrap_peft(model: Any) -> Any:
 def is_from_peft(module: Any) -> bool:
     """Whether the module's class, or one of its base classes, is defined in peft."""
     return any(ancestor.__module__.split(".")[0] == "peft" for ancestor in type(module).__mro__)
+
+
+def structure_of(module: nn.Module) -> tuple[Any, ...]:
+    """Submodules, their hooks and replaced forwards: as long as these are equal, the module computes in the same way."""
+    return tuple(
+        (id(part), len(part._forward_hooks), len(part._forward_pre_hooks), "forward" in vars(part))
+        for part in module.modules()
+    )
