@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,6 @@ from starlette.exceptions import HTTPException
 
 from vitreous import __version__
 from vitreous.core.errors import VitreousError
-from vitreous.web.about import describe_playground
-from vitreous.web.await_job import RequestRefused
 from vitreous.web.budget import MeasureCost, measure_cost
 from vitreous.web.guard import Guard
 from vitreous.web.model_pool import NotAvailable
@@ -25,7 +22,7 @@ from vitreous.web.pairs import PairWork, pairs_api
 from vitreous.web.routes import api
 from vitreous.web.service import Service
 from vitreous.web.settings import Settings
-from vitreous.web.worker import compute_once
+from vitreous.web.worker import describe_call
 
 if TYPE_CHECKING:
     from vitreous.pairs.text_tower import TextTower
@@ -79,7 +76,8 @@ def create_app(
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
     # imports torch in the worker's thread before the first request needs it
-    service.worker.submit(("about",), ("about",), compute_once(partial(describe_playground, service)), None)
+    key, work = describe_call(service.about)
+    service.worker.submit(key, key, work, None)
     yield
     service.worker.close(wait=5.0)
 
@@ -117,7 +115,6 @@ def describe_invalid(problem: RequestValidationError) -> str:
 
 # status and sentence of every kind of exception
 RESPONSES: dict[Any, Callable[[Any], tuple[int, str]]] = {
-    RequestRefused: lambda problem: (problem.status, problem.sentence),
     NotAvailable: lambda problem: (404, str(problem)),
     VitreousError: lambda problem: (422, str(problem)),
     HTTPException: lambda problem: (problem.status_code, str(problem.detail)),
