@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
@@ -11,7 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from vitreous.cli import options
-from vitreous.core.errors import DataError, SpecError, VitreousError
+from vitreous.cli.console import ProgressBar, caveats_as_notes, open_console, print_json, print_table, spinner
+from vitreous.core.errors import Caveat, DataError, SpecError, VitreousError
 
 
 @options.takes_model_options()
@@ -31,8 +33,6 @@ def check(
     json: options.Json = False,
 ) -> int:
     """Check a model, method or metric, and list the methods that work on the model, with what the others need."""
-    from vitreous.cli.console import caveats_as_notes, print_json, spinner
-
     if not (model or method or metric):
         raise SpecError("nothing to check: give --model NAME, --method SPEC or --metric SPEC")
     with caveats_as_notes():
@@ -98,7 +98,6 @@ def describe_model(vit: Any) -> dict[str, Any]:
 
 def run_contract(kind: str, spec: str, contract: Callable[[], dict[str, str]]) -> dict[str, Any]:
     """Run contract tests; the result contains their statements, or the message of the one that failed."""
-    from vitreous.cli.console import spinner
     from vitreous.testing import ContractError
 
     with spinner(f"testing {kind} {spec}", lines=True):
@@ -110,12 +109,8 @@ def run_contract(kind: str, spec: str, contract: Callable[[], dict[str, str]]) -
 
 def try_methods(vit: Any) -> list[dict[str, str]]:
     """Run every method on one random image with its trial options; return whether it works, and if not, why."""
-    import warnings
-
     import torch
 
-    from vitreous.cli.console import ProgressBar
-    from vitreous.core.errors import Caveat
     from vitreous.explanation import cautions
     from vitreous.front import explain, list_methods
     from vitreous.methods.spec import resolve
@@ -157,8 +152,6 @@ def average_output(output: Any) -> Any:
 
 
 def print_result(result: dict[str, Any]) -> None:
-    from vitreous.cli.console import open_console, print_table
-
     console = open_console()
     if "model" in result:
         facts = result["model"].items()

@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from vitreous.bench.signals import Stopped, stop_signals
 from vitreous.core.errors import Caveat
 
 T = TypeVar("T")
@@ -78,6 +79,12 @@ def to_json_value(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int) else str(value)
 
 
+def print_notes(notes: Iterable[str]) -> None:
+    """Print each note as one line on stderr."""
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+
+
 def format_duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
@@ -94,7 +101,7 @@ def caveats_as_notes() -> Iterator[None]:
         line = " ".join(str(message).split())
         if line not in printed and (issubclass(category, Caveat) or os.environ.get("VITREOUS_DEBUG")):
             printed.add(line)
-            typer.echo(f"note: {line}", err=True)
+            print_notes([line])
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -104,6 +111,18 @@ def caveats_as_notes() -> Iterator[None]:
             yield
         finally:
             logging.disable(level)
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Context manager for a run: caveats are notes, and stop signals raise `Stopped`, resumable by the same command."""
+    with caveats_as_notes(), stop_signals():
+        try:
+            yield
+        except KeyboardInterrupt as interruption:
+            if isinstance(interruption, Stopped) and interruption.kept:
+                raise
+            raise Stopped.with_kept(interruption, "nothing new was computed", resumable=True) from None
 
 
 # ── progress ─────────────────────────────────────────────────────────────────────────────────────

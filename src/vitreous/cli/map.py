@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from vitreous.cli import options
+from vitreous.cli.bench import make_model_entries, make_plan
+from vitreous.cli.console import print_json, print_notes, resumable, spinner
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import SpecError
 
@@ -59,10 +62,6 @@ def map(  # noqa: A001 - the verb
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> int:
     """Explain every image of a dataset. Maps are float16 grids with a scale, in Parquet files that need no Vitreous to be read."""
-    from vitreous.cli.bench import make_model_entries, make_plan
-    from vitreous.cli.console import caveats_as_notes, spinner
-    from vitreous.cli.run_output import resumable
-
     if format not in ("parquet", "safetensors"):
         raise SpecError(f"--format {format!r} is not known; known: parquet, safetensors")
     if sum((ray is not None, shard is not None, workers > 1 and ray is None)) > 1:
@@ -72,14 +71,13 @@ def map(  # noqa: A001 - the verb
         "metrics": [], "targets": targets, "question": question, "images": images, "precision": precision,
         "device": device, "batch_size": batch_size, "slice": slice,
     }  # fmt: skip
-    with caveats_as_notes(), resumable():
+    with resumable():
         with spinner("checking the model and the data", lines=True):
             from vitreous.mapping.run import check_job
 
             plan = make_plan(None, entries)
             job, notes = check_job(make_job(plan, data, shard_size), plan.device)
-        for note in notes:
-            typer.echo(f"note: {note}", err=True)
+        print_notes(notes)
         compute = choose_pipeline(workers, ray, gpus, shard)
         settings = {"device": plan.device, "batch_size": batch_size or slice, "decoding": decoders}
         settings |= {"recheck": recheck, "retry": retry}
@@ -98,8 +96,6 @@ def make_job(plan: Any, data: str, shard_size: int) -> Any:
 
 def choose_pipeline(workers: int, ray: str | None, gpus: float | None, shard: str | None) -> Any:
     """The function that runs a job: in this process, in several, on Ray, or a share of it for a job array."""
-    from functools import partial
-
     from vitreous.bench.plan import parse_fraction
     from vitreous.mapping.job import Share
     from vitreous.mapping.run import run_map
@@ -125,7 +121,6 @@ def compute_maps(
     job: Any, folder: Path, compute: Any, settings: dict[str, Any], file_format: str, *, sort: bool, as_json: bool
 ) -> int:
     """Compute the maps that are missing, convert or sort them if asked, and say what was done; return the exit status."""
-    from vitreous.cli.console import print_json
     from vitreous.cli.run_output import print_counts, print_failures, run_display
     from vitreous.mapping.export import export_safetensors, sort_shards
     from vitreous.mapping.shard_files import list_complete_files

@@ -7,7 +7,7 @@ every map that is shown is the library's own result for a spec that is shown wit
 
 Other methods take a number of passes that the model determines (one per patch, region or channel). They are computed as
 they are, or refused before they start, with the estimated time and a spec that fits. What cannot be estimated beforehand
-is stopped by `web.projection` once its progress shows that it cannot finish in time.
+is stopped by `web.worker` once its progress shows that it cannot finish in time.
 """
 
 from __future__ import annotations
