@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from vitreous.cli import options
 from vitreous.cli.console import print_notes, resumable, spinner
@@ -14,18 +14,16 @@ from vitreous.core.errors import SpecError
 
 @options.takes_model_options()
 def bench(
-    plan: Annotated[
-        Path | None, typer.Argument(metavar="PLAN.toml", help="A plan; options change its entries.")
-    ] = None,
-    model: Annotated[list[str] | None, typer.Option("--model", "-m", metavar="NAME", help="Model; repeatable.")] = None,
-    checkpoint: Annotated[str | None, typer.Option(metavar="FILE", help="Local weights of the model.")] = None,
+    plan: Annotated[Path | None, Argument(metavar="PLAN.toml", help="A plan; options change its entries.")] = None,
+    model: Annotated[list[str] | None, Option("--model", "-m", metavar="NAME", help="Model; repeatable.")] = None,
+    checkpoint: Annotated[str | None, Option(metavar="FILE", help="Local weights of the model.")] = None,
     arguments: dict[str, Any] = options.NO_ARGUMENTS,
     data: Annotated[
-        list[str] | None, typer.Option("--data", "-d", metavar="SPEC", help="Dataset, such as scenes:single?count=20.")
+        list[str] | None, Option("--data", "-d", metavar="SPEC", help="Dataset, such as scenes:single?count=20.")
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--method",
             "-x",
             metavar="SPEC",
@@ -35,36 +33,28 @@ def bench(
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option(
-            "--metric", metavar="SPEC", help="Metric, or all; repeatable.", show_default="all that fit but road"
-        ),
+        Option(metavar="SPEC", help="Metric, or all; repeatable.", show_default="all that fit but road"),
     ] = None,
-    protocol: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Evaluate as in this paper, such as tis.")
-    ] = None,
-    images: Annotated[
-        int | None, typer.Option("--images", min=1, help="Number of images of each dataset.", show_default="all")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed that selects the images.", show_default="0")] = None,
+    protocol: Annotated[str | None, Option(metavar="NAME", help="Evaluate as in this paper, such as tis.")] = None,
+    images: Annotated[int | None, Option(min=1, help="Number of images of each dataset.", show_default="all")] = None,
+    seed: Annotated[int | None, Option(min=0, help="Seed that selects the images.", show_default="0")] = None,
     targets: Annotated[
-        str | None, typer.Option(help="Classes to explain: predicted, label, predicted+label, pair or 'top 2'.")
+        str | None, Option(help="Classes to explain: predicted, label, predicted+label, pair or 'top 2'.")
     ] = None,
     question: options.Question = None,
     precision: options.RunPrecision = None,
     device: options.RunDevice = None,
     batch_size: options.BatchSize = None,
-    slice: Annotated[int | None, typer.Option(min=1, help="Images in a unit of work.")] = None,  # noqa: A002
-    maps: Annotated[bool | None, typer.Option("--maps/--no-maps", help="Store the maps; reports show them.")] = None,
+    slice: Annotated[int | None, Option(min=1, help="Images in a unit of work.")] = None,  # noqa: A002
+    maps: Annotated[bool | None, Option("--maps/--no-maps", help="Store the maps; reports show them.")] = None,
     out: options.ResultFolder = None,
     workers: options.Workers = 1,
     ray: options.Ray = None,
     gpus: options.RayGpus = None,
     shard: options.Shard = None,
-    merge: Annotated[bool, typer.Option("--merge", help="Merge the shards; compute nothing.")] = False,
-    recheck: Annotated[bool, typer.Option("--recheck", help="Read the images of finished work again.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be done, and how long it takes.")
-    ] = False,
+    merge: Annotated[bool, Option("--merge", help="Merge the shards; compute nothing.")] = False,
+    recheck: Annotated[bool, Option("--recheck", help="Read the images of finished work again.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print what would be done, and how long it takes.")] = False,
     json: options.Json = False,
 ) -> int:
     """Measure methods on models and datasets. Stored results are not computed again, so a run can be stopped and continued."""

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from operator import itemgetter
 from typing import Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
 from vitreous.catalogue import catalogue_entries
 from vitreous.cli.console import open_console, print_json, print_table
@@ -15,7 +15,7 @@ from vitreous.core.errors import SpecError
 
 Entry = dict[str, Any]  # a method or metric of the catalogue
 Kind = Literal["method", "metric"]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
 
 NEEDS = {
     "black box": "any classifier: it is only run on images",
@@ -33,7 +33,7 @@ HINTS = {
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="A method, to see its options, presets and other names.")] = None,
+    name: Annotated[str | None, Argument(help="A method, to see its options, presets and other names.")] = None,
     json: Json = False,
 ) -> None:
     """List the methods and their properties."""
@@ -44,9 +44,9 @@ def methods(
 
 
 def metrics(
-    name: Annotated[str | None, typer.Argument(help="A metric, to see its formula, options and presets.")] = None,
+    name: Annotated[str | None, Argument(help="A metric, to see its formula, options and presets.")] = None,
     protocol: Annotated[
-        str | None, typer.Option(help="A paper's evaluation: skipplus, released, tokentm, tis or chefer.")
+        str | None, Option(help="A paper's evaluation: skipplus, released, tokentm, tis or chefer.")
     ] = None,
     json: Json = False,
 ) -> None:

@@ -9,7 +9,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from vitreous.cli import options
 from vitreous.cli.console import ProgressBar, caveats_as_notes, open_console, print_json, print_table, spinner
@@ -21,13 +21,11 @@ def check(
     model: options.OptionalModel = None,
     checkpoint: options.Checkpoint = None,
     pretrained: options.Pretrained = True,
-    method: Annotated[
-        list[str] | None, typer.Option("--method", "-x", metavar="SPEC", help="Test this method.")
-    ] = None,
-    metric: Annotated[list[str] | None, typer.Option("--metric", metavar="SPEC", help="Test this metric.")] = None,
+    method: Annotated[list[str] | None, Option("--method", "-x", metavar="SPEC", help="Test this method.")] = None,
+    metric: Annotated[list[str] | None, Option(metavar="SPEC", help="Test this metric.")] = None,
     plugin: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Run this Python file first; it registers methods or metrics."),
+        Option(metavar="FILE", help="Run this Python file first; it registers methods or metrics."),
     ] = None,
     arguments: dict[str, Any] = options.NO_ARGUMENTS,
     json: options.Json = False,

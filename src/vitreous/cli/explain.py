@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from vitreous.bench.signals import stop_signals
 from vitreous.cli import options
@@ -17,14 +17,14 @@ from vitreous.core.errors import SpecError
 
 @options.takes_model_options()
 def explain(
-    images: Annotated[list[str], typer.Argument(metavar="IMAGE", help="Files, folders or patterns.")],
+    images: Annotated[list[str], Argument(metavar="IMAGE", help="Files, folders or patterns.")],
     model: options.Model,
     checkpoint: options.Checkpoint = None,
     pretrained: options.Pretrained = True,
     method: options.Methods = None,
     target: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--target",
             "-t",
             metavar="CLASS",
@@ -34,7 +34,7 @@ def explain(
     ] = None,
     question: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME",
             help="Score to explain: contrast (why this class rather than another; the probability) or support (evidence for "
             "the class at all; the logit); also log-probability, margin or sigmoid.",
@@ -44,17 +44,15 @@ def explain(
     device: options.Device = None,
     precision: options.Precision = None,
     arguments: dict[str, Any] = options.NO_ARGUMENTS,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the results.")] = Path(
+    out: Annotated[Path, Option("--out", "-o", metavar="FOLDER", help="Folder for the results.")] = Path(
         "vitreous-out"
     ),
     mode: Annotated[
-        str, typer.Option(metavar="NAME", help="Interpolation of maps: nearest, bilinear or bicubic.")
+        str, Option(metavar="NAME", help="Interpolation of maps: nearest, bilinear or bicubic.")
     ] = "bilinear",
     shared_scale: Annotated[
         bool,
-        typer.Option(
-            "--shared-scale/--own-scale", help="One colour scale for all classes of an image, or one per map."
-        ),
+        Option("--shared-scale/--own-scale", help="One colour scale for all classes of an image, or one per map."),
     ] = True,
     json: options.Json = False,
 ) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from vitreous.cli import options
 from vitreous.cli.bench import make_model_entries, make_plan
@@ -19,36 +20,34 @@ from vitreous.core.errors import SpecError
 def map(  # noqa: A001 - the verb
     data: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="DATASET",
             help="A folder of images, tar or Parquet files, a URI of these, or a spec such as scenes:pair.",
         ),
     ],
     model: options.Model,
-    checkpoint: Annotated[str | None, typer.Option(metavar="FILE", help="Local weights.")] = None,
+    checkpoint: Annotated[str | None, Option(metavar="FILE", help="Local weights.")] = None,
     arguments: dict[str, Any] = options.NO_ARGUMENTS,
     method: options.Methods = None,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the maps.")] = Path(
-        "vitreous-maps"
-    ),
-    format: Annotated[str, typer.Option(help="parquet, or safetensors in addition.")] = "parquet",  # noqa: A002
-    sort: Annotated[bool, typer.Option("--sort", help="Sort all rows by key when everything is done.")] = False,
-    targets: Annotated[str | None, typer.Option(help="Classes to explain: predicted, label, pair or 'top 2'.")] = None,
+    out: Annotated[Path, Option("--out", "-o", metavar="FOLDER", help="Folder for the maps.")] = Path("vitreous-maps"),
+    format: Annotated[str, Option(help="parquet, or safetensors in addition.")] = "parquet",  # noqa: A002
+    sort: Annotated[bool, Option("--sort", help="Sort all rows by key when everything is done.")] = False,
+    targets: Annotated[str | None, Option(help="Classes to explain: predicted, label, pair or 'top 2'.")] = None,
     question: options.Question = None,
-    images: Annotated[int | None, typer.Option("--images", min=1, help="Number of images.", show_default="all")] = None,
+    images: Annotated[int | None, Option(min=1, help="Number of images.", show_default="all")] = None,
     precision: options.RunPrecision = None,
     device: options.RunDevice = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Images in a batch.", show_default="64 on a GPU, 16 on a CPU")
+        int | None, Option(min=1, help="Images in a batch.", show_default="64 on a GPU, 16 on a CPU")
     ] = None,
-    slice: Annotated[int | None, typer.Option(min=1, help="Other name of --batch-size.", hidden=True)] = None,  # noqa: A002
-    shard_size: Annotated[int, typer.Option(min=1, help="Images in an output file.")] = 4096,
+    slice: Annotated[int | None, Option(min=1, help="Other name of --batch-size.", hidden=True)] = None,  # noqa: A002
+    shard_size: Annotated[int, Option(min=1, help="Images in an output file.")] = 4096,
     workers: Annotated[
-        int, typer.Option("--workers", "-w", min=1, help="Model replicas on this machine, each with its process.")
+        int, Option("--workers", "-w", min=1, help="Model replicas on this machine, each with its process.")
     ] = 1,
     decoders: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=0,
             help="Decoding processes of each replica; 0 for threads.",
             show_default="0 on a CPU, the cores on a GPU",
@@ -56,10 +55,10 @@ def map(  # noqa: A001 - the verb
     ] = None,
     shard: options.Shard = None,
     ray: options.Ray = None,
-    gpus: Annotated[float | None, typer.Option(min=0, help="GPUs for each replica on Ray.")] = None,
-    recheck: Annotated[bool, typer.Option("--recheck", help="Compute everything again.")] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Compute files with failed rows again.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    gpus: Annotated[float | None, Option(min=0, help="GPUs for each replica on Ray.")] = None,
+    recheck: Annotated[bool, Option("--recheck", help="Compute everything again.")] = False,
+    retry: Annotated[bool, Option("--retry", help="Compute files with failed rows again.")] = False,
+    json: Annotated[bool, Option("--json", help="Print one JSON document.")] = False,
 ) -> int:
     """Explain every image of a dataset. Maps are float16 grids with a scale, in Parquet files that need no Vitreous to be read."""
     if format not in ("parquet", "safetensors"):

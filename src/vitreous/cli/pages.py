@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from vitreous.cli import options
 from vitreous.cli.console import caveats_as_notes, open_console, print_json, print_notes, print_table, spinner
@@ -13,33 +14,25 @@ from vitreous.core.errors import SpecError
 
 
 def report(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="The folder that `vitreous bench` or `vitreous map` wrote.")
-    ],
+    run: Annotated[Path, Argument(metavar="RUN", help="The folder that `vitreous bench` or `vitreous map` wrote.")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="Path of the page.", show_default="RUN/report.html"),
+        Option("--out", "-o", metavar="FILE", help="Path of the page.", show_default="RUN/report.html"),
     ] = None,
-    gallery: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Images shown per model and dataset; 0 for none.")
-    ] = 6,
+    gallery: Annotated[int, Option(metavar="N", min=0, help="Images shown per model and dataset; 0 for none.")] = 6,
     name: Annotated[
-        str | None, typer.Option("--run", metavar="NAME", help="Which run of the folder.", show_default="the last one")
+        str | None, Option("--run", metavar="NAME", help="Which run of the folder.", show_default="the last one")
     ] = None,
-    metric: Annotated[
-        list[str] | None, typer.Option("--metric", metavar="SPEC", help="Metric of stored maps; repeatable.")
-    ] = None,
+    metric: Annotated[list[str] | None, Option(metavar="SPEC", help="Metric of stored maps; repeatable.")] = None,
     images: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=1, help="Images of stored maps that metrics are measured on.", show_default="256"
-        ),
+        Option(metavar="N", min=1, help="Images of stored maps that metrics are measured on.", show_default="256"),
     ] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(metavar="SPEC", help="Images of stored maps.", show_default="those that were explained"),
+        Option(metavar="SPEC", help="Images of stored maps.", show_default="those that were explained"),
     ] = None,
-    device: Annotated[str | None, typer.Option(metavar="NAME", help="Device for metrics of stored maps.")] = None,
+    device: Annotated[str | None, Option(metavar="NAME", help="Device for metrics of stored maps.")] = None,
 ) -> None:
     """Write one self-contained HTML page about a run or about stored maps, and its tables as Markdown, LaTeX and CSV beside it."""
     page = out or run / "report.html"
@@ -63,13 +56,13 @@ def report(
 
 
 def compare(
-    before: Annotated[Path, typer.Argument(metavar="RUN_A", help="A folder that `vitreous bench` wrote.")],
-    after: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another folder, or the same one with --runs.")],
+    before: Annotated[Path, Argument(metavar="RUN_A", help="A folder that `vitreous bench` wrote.")],
+    after: Annotated[Path, Argument(metavar="RUN_B", help="Another folder, or the same one with --runs.")],
     runs: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="NAME NAME", help="Which run of each folder.", show_default="the last ones"),
+        Option(metavar="NAME NAME", help="Which run of each folder.", show_default="the last ones"),
     ] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page in addition.")] = None,
+    html: Annotated[Path | None, Option(metavar="FILE", help="Write a page in addition.")] = None,
     json: options.Json = False,
 ) -> None:
     """Print what changed from RUN_A to RUN_B: differences over the images and classes that both have, with intervals."""
@@ -106,9 +99,9 @@ def print_comparison(comparison: Any) -> None:
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Path of the page.")] = Path("out/demo.html"),
-    images: Annotated[int, typer.Option("--images", min=1, max=500, help="Images scored in each chapter.")] = 8,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed that selects the images.")] = 2026,
+    out: Annotated[Path, Option("--out", "-o", help="Path of the page.")] = Path("out/demo.html"),
+    images: Annotated[int, Option(min=1, max=500, help="Images scored in each chapter.")] = 8,
+    seed: Annotated[int, Option(min=0, help="Seed that selects the images.")] = 2026,
 ) -> None:
     """Explain scenes with the embedded model, score every map against the known evidence, and write one page."""
     from rich.progress import Progress

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from vitreous.cli import options
 from vitreous.cli.console import print_notes, print_table, resumable, spinner
@@ -13,14 +14,14 @@ from vitreous.core.errors import SpecError
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Such as tis:table1; see --list.")] = None,
-    show_list: Annotated[bool, typer.Option("--list", help="List all tables and figures, and stop.")] = False,
+    name: Annotated[str | None, Argument(metavar="NAME", help="Such as tis:table1; see --list.")] = None,
+    show_list: Annotated[bool, Option("--list", help="List all tables and figures, and stop.")] = False,
     data: Annotated[
-        list[str] | None, typer.Option("--data", "-d", metavar="KEY=PATH", help="Path of a dataset; repeatable.")
+        list[str] | None, Option("--data", "-d", metavar="KEY=PATH", help="Path of a dataset; repeatable.")
     ] = None,
     models: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--models",
             "--model",
             "-m",
@@ -29,14 +30,14 @@ def reproduce(
         ),
     ] = None,
     checkpoint: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=FILE", help="Local weights of a model; repeatable.")
+        list[str] | None, Option(metavar="KEY=FILE", help="Local weights of a model; repeatable.")
     ] = None,
     images: Annotated[
         int | None,
-        typer.Option("--images", min=1, help="Number of images of each dataset.", show_default="the paper's"),
+        Option(min=1, help="Number of images of each dataset.", show_default="the paper's"),
     ] = None,
     subset: Annotated[
-        list[str] | None, typer.Option(metavar="[KEY=]FILE", help="List of the images to use: indices or file names.")
+        list[str] | None, Option(metavar="[KEY=]FILE", help="List of the images to use: indices or file names.")
     ] = None,
     out: options.ResultFolder = None,
     device: options.RunDevice = None,
@@ -44,7 +45,7 @@ def reproduce(
     workers: options.Workers = 1,
     ray: options.Ray = None,
     gpus: options.RayGpus = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it costs.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print the plan and what it costs.")] = False,
 ) -> int:
     """Reproduce a table or figure of a paper. Stored results are not computed again."""
     if show_list:

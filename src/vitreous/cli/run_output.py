@@ -27,9 +27,9 @@ from vitreous.core.errors import SpecError
 class RunDisplay:
     """Callback that shows the progress of a run and keeps the last state."""
 
-    def __init__(self, show: Callable[[Any], None] | None = None) -> None:
+    def __init__(self) -> None:
         self.progress: Any = None
-        self.show = show
+        self.show: Callable[[Any], None] | None = None
 
     def __call__(self, progress: Any) -> None:
         self.progress = progress

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from vitreous.pairs.text_tower import TextTower
 
 STATIC = Path(__file__).with_name("static")
+PAGES = {"/": "index.html", "/pairs": "pairs.html", "/api": "api.html", "/favicon.ico": "icon.svg"}
 
 
 def create_app(
@@ -58,17 +59,12 @@ def create_app(
     app.include_router(api)
     app.include_router(pairs_api)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    for path, file in (
-        ("/", "index.html"),
-        ("/pairs", "pairs.html"),
-        ("/api", "api.html"),
-        ("/favicon.ico", "icon.svg"),
-    ):
+    for path, file in PAGES.items():
         app.add_api_route(path, serve_file(STATIC / file), include_in_schema=False)
     app.add_api_route("/demo", serve_file(service.settings.demo), include_in_schema=False)
     app.add_middleware(Guard, settings=service.settings)
-    for kind, describe in RESPONSES.items():
-        app.add_exception_handler(kind, handle_with(describe))
+    for kind in (HTTPException, RequestValidationError, VitreousError, Exception):
+        app.add_exception_handler(kind, respond_to_error)
     return app
 
 
@@ -93,31 +89,19 @@ def serve_file(file: Path | None) -> Any:
     return serve
 
 
-# ── errors ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def handle_with(describe: Callable[[Any], tuple[int, str]]) -> Any:
-    """Return an exception handler that responds with a status and one sentence."""
-
-    async def respond(_: Request, problem: Exception) -> JSONResponse:
-        status, sentence = describe(problem)
-        headers = {"retry-after": "1"} if status == 429 else None
-        return JSONResponse({"error": " ".join(sentence.split())}, status, headers)
-
-    return respond
-
-
-def describe_invalid(problem: RequestValidationError) -> str:
-    first = problem.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query"))
-    return f"{where or 'the request'}: {first['msg']}"
-
-
-# status and sentence of every kind of exception
-RESPONSES: dict[Any, Callable[[Any], tuple[int, str]]] = {
-    NotAvailable: lambda problem: (404, str(problem)),
-    VitreousError: lambda problem: (422, str(problem)),
-    HTTPException: lambda problem: (problem.status_code, str(problem.detail)),
-    RequestValidationError: lambda problem: (422, describe_invalid(problem)),
-    Exception: lambda problem: (500, f"unexpected {type(problem).__name__}; the server's log has the details"),
-}
+async def respond_to_error(_: Request, problem: Exception) -> JSONResponse:
+    """Return the status of an exception and one sentence."""
+    headers = None
+    match problem:
+        case HTTPException():
+            status, sentence = problem.status_code, str(problem.detail)
+            headers = {"retry-after": "1"} if status == 429 else None
+        case RequestValidationError():
+            first = problem.errors()[0]
+            where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query"))
+            status, sentence = 422, f"{where or 'the request'}: {first['msg']}"
+        case VitreousError():
+            status, sentence = 404 if isinstance(problem, NotAvailable) else 422, str(problem)
+        case _:
+            status, sentence = 500, f"unexpected {type(problem).__name__}; the server's log has the details"
+    return JSONResponse({"error": " ".join(sentence.split())}, status, headers)
