@@ -16,7 +16,8 @@ schemas        request and response types
 responses      parts of responses: numbers, classes, maps
 routes         the endpoints
 pairs          endpoints of the page of pairs
-static         the page
+templates      the pages
+static         their scripts and styles
 """
 
 from __future__ import annotations

@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
+from fastapi.templating import Jinja2Templates
 from starlette.exceptions import HTTPException
 
 from vitreous import __version__
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from vitreous.pairs.text_tower import TextTower
 
 STATIC = Path(__file__).with_name("static")
-PAGES = {"/": "index.html", "/pairs": "pairs.html", "/api": "api.html", "/favicon.ico": "icon.svg"}
+TEMPLATES = Jinja2Templates(Path(__file__).with_name("templates"))
+PAGES = {"/": "index.html", "/pairs": "pairs.html", "/api": "api.html"}
 
 
 def create_app(
@@ -59,8 +61,9 @@ def create_app(
     app.include_router(api)
     app.include_router(pairs_api)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    for path, file in PAGES.items():
-        app.add_api_route(path, serve_file(STATIC / file), include_in_schema=False)
+    for path, template in PAGES.items():
+        app.add_api_route(path, serve_page(template), include_in_schema=False)
+    app.add_api_route("/favicon.ico", serve_file(STATIC / "icon.svg"), include_in_schema=False)
     app.add_api_route("/demo", serve_file(service.settings.demo), include_in_schema=False)
     app.add_middleware(Guard, settings=service.settings)
     for kind in (HTTPException, RequestValidationError, VitreousError, Exception):
@@ -76,6 +79,15 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     service.worker.submit(key, key, work, None)
     yield
     service.worker.close(wait=5.0)
+
+
+def serve_page(template: str) -> Any:
+    """Return an endpoint that sends one of the pages, which have their head and their bar in common."""
+
+    async def serve(request: Request) -> Response:
+        return TEMPLATES.TemplateResponse(request, template)
+
+    return serve
 
 
 def serve_file(file: Path | None) -> Any:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from vitreous.methods.attribution import Attribution
     from vitreous.models.vit import ViT
-    from vitreous.web.service import Explanation
 
 TOP_CLASSES = 5
 
@@ -69,18 +68,17 @@ def describe_samples(plan: schemas.SamplingPlan) -> schemas.Samples | None:
 
 
 def describe_explanation(
-    explanation: Explanation, evidence: dict[int, Any], plan: schemas.SamplingPlan
+    rows: Sequence[Attribution], evidence: dict[int, Any], class_specific: bool, seconds: float
 ) -> schemas.Explained:
-    first = explanation.rows[0]
+    first = rows[0]
     return schemas.Explained(
         method=first.method,
         grid=list(first.layout.grid),
-        signed=any(row.signed for row in explanation.rows),
-        class_specific=explanation.class_specific,
-        maps=[describe_map(row, evidence) for row in explanation.rows],
+        signed=any(row.signed for row in rows),
+        class_specific=class_specific,
+        maps=[describe_map(row, evidence) for row in rows],
         caveat=str(first.provenance.get("caveat", "")),
-        seconds=explanation.seconds,
-        samples=describe_samples(plan),
+        seconds=seconds,
     )
 
 

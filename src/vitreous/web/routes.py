@@ -160,11 +160,9 @@ async def explain(caller: Calling, body: schemas.ExplainRequest) -> schemas.Expl
     # a batch of methods that take many passes would multiply the time of each
     alone = plan.option or plan.seconds is not None
     batch = () if alone else (body.model, plan.spec, body.question, len(payload.targets))
-    explanation = await caller.compute_in_batch(caller.service.explain, payload, *batch)
-    caller.service.check_estimate(body.model, plan, explanation.seconds)
-    return await to_thread.run_sync(
-        lambda: responses.describe_explanation(explanation, render.find_evidence(body.image, body.model), plan)
-    )
+    explained = await caller.compute_in_batch(caller.service.explain, payload, *batch)
+    caller.service.check_estimate(body.model, plan, explained.seconds)
+    return explained.model_copy(update={"samples": responses.describe_samples(plan)})
 
 
 async def plan_single(caller: Caller, body: schemas.SingleRequest) -> ExplainPayload:

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vitreous.core.defaults import DEFAULT_METHOD
@@ -53,15 +53,6 @@ class ExplainPayload:
     def make(cls, body: schemas.MapRequest, spec: str, targets: Sequence[int]) -> ExplainPayload:
         """Return the payload for the model, image and question of a request; classes that it names twice count once."""
         return cls(body.model, body.image, spec, tuple(dict.fromkeys(targets)), body.question)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Explanation:
-    """One attribution per class, and how long they took."""
-
-    rows: list[Attribution]
-    class_specific: bool
-    seconds: float
 
 
 class Service:
@@ -187,44 +178,46 @@ class Service:
             for row, kept in zip(probabilities, counts, strict=True)
         ]
 
-    def explain(self, payloads: Sequence[ExplainPayload]) -> list[Explanation]:
-        """Return one attribution per class for every payload; they differ in image and classes only."""
+    def explain(self, payloads: Sequence[ExplainPayload]) -> list[schemas.Explained]:
+        """Return one map per class for every payload; they differ in image and classes only."""
+        class_specific = resolve_untrusted(payloads[0].method).class_specific
+        groups, seconds = self.attribute(payloads)
+        return [
+            responses.describe_explanation(
+                rows, render.find_evidence(payload.image, payload.model), class_specific, seconds
+            )
+            for payload, rows in zip(payloads, groups, strict=True)
+        ]
+
+    def attribute(self, payloads: Sequence[ExplainPayload]) -> tuple[list[list[Attribution]], float]:
+        """Return one attribution per class for every payload, and the seconds that they took; they are cached singly."""
         import torch
 
         from vitreous.front import explain
 
         first, count = payloads[0], len(payloads[0].targets)
-        with errors_of_spec(first.method):
+        with errors_of_spec(first.method), warnings.catch_warnings():
+            warnings.simplefilter("ignore", Caveat)  # stored in the provenance and shown beside the map
             method = resolve_untrusted(first.method)
             images = torch.stack([self.tensor(payload.model, payload.image) for payload in payloads])
             targets = [list(payload.targets) for payload in payloads]
+            vit, precision = self.models.vit(first.model), self.settings.precision
             begun = time.monotonic()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", Caveat)  # stored in the provenance and shown beside the map
-                attribution = explain(
-                    self.models.vit(first.model),
-                    images,
-                    targets,
-                    method,
-                    first.question,
-                    precision=self.settings.precision,
-                ).cpu()
+            attribution = explain(vit, images, targets, method, first.question, precision=precision).cpu()
             seconds = time.monotonic() - begun
         rows = [attribution[row] for row in range(len(attribution))]
         for row, single in enumerate(rows):
             payload = payloads[row // count]
             self.cache.put(make_map_key(payload, payload.targets[row % count]), single)
-        groups = [rows[start : start + count] for start in range(0, len(rows), count)]
-        return [Explanation(group, method.class_specific, seconds) for group in groups]
+        return [rows[start : start + count] for start in range(0, len(rows), count)], seconds
 
     def maps(self, payload: ExplainPayload) -> list[Attribution]:
         """Return one attribution per class, computing those that are not cached."""
         by_target = {target: self.cache.get(make_map_key(payload, target)) for target in payload.targets}
         lacking = tuple(target for target, cached in by_target.items() if cached is None)
         if lacking:
-            request = ExplainPayload(payload.model, payload.image, payload.method, lacking, payload.question)
-            (explanation,) = self.explain([request])
-            by_target |= dict(zip(lacking, explanation.rows, strict=True))
+            (rows,), _ = self.attribute([replace(payload, targets=lacking)])
+            by_target |= dict(zip(lacking, rows, strict=True))
         return [by_target[target] for target in payload.targets]
 
     def export(self, form: str, *payloads: ExplainPayload) -> bytes:
