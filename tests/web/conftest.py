@@ -48,7 +48,6 @@ def modules() -> None:
         "bench.cost",
         "metrics.model_outputs",
         "web.render",
-        "web.layerwise",
         "web.exports",
         "web.responses",
     ):

@@ -20,7 +20,7 @@ from vitreous.core.errors import ShapeError
 from vitreous.models.image_input import Preprocess
 from vitreous.web import render
 from vitreous.web.class_search import find_classes
-from vitreous.web.layerwise import explain_layers
+from vitreous.web.service import ExplainPayload, explain_layers
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,6 @@ def test_a_curve_is_every_mask_alone(client, vit, scene):
 def test_ties_are_ordered_and_areas_computed_as_metrics_do(client, vit, scene, monkeypatch):
     """A constant map has no order of its own: `vitreous.metrics` draws one from the image's content."""
     from vitreous.metrics.order import area_under, patch_ranks
-    from vitreous.web.service import ExplainPayload
 
     service = client.app.state.service
     image = vit.preprocess.batch([Image.fromarray(scene.image)])

@@ -24,8 +24,7 @@ def check(
     method: Annotated[list[str] | None, Option("--method", "-x", metavar="SPEC", help="Test this method.")] = None,
     metric: Annotated[list[str] | None, Option(metavar="SPEC", help="Test this metric.")] = None,
     plugin: Annotated[
-        list[Path] | None,
-        Option(metavar="FILE", help="Run this Python file first; it registers methods or metrics."),
+        list[Path] | None, Option(metavar="FILE", help="Run this Python file first; it registers methods or metrics.")
     ] = None,
     arguments: dict[str, Any] = options.NO_ARGUMENTS,
     json: options.Json = False,

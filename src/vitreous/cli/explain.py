@@ -51,8 +51,7 @@ def explain(
         str, Option(metavar="NAME", help="Interpolation of maps: nearest, bilinear or bicubic.")
     ] = "bilinear",
     shared_scale: Annotated[
-        bool,
-        Option("--shared-scale/--own-scale", help="One colour scale for all classes of an image, or one per map."),
+        bool, Option("--shared-scale/--own-scale", help="One colour scale for all classes of an image, or one per map.")
     ] = True,
     json: options.Json = False,
 ) -> int:

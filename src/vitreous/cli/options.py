@@ -27,8 +27,7 @@ Precision = Annotated[
 ]
 Device = Annotated[str | None, Option(metavar="NAME", help="Device, such as cpu, cuda or mps.")]
 Methods = Annotated[
-    list[str] | None,
-    Option("--method", "-x", metavar="SPEC", help="Method; repeatable.", show_default=DEFAULT_METHOD),
+    list[str] | None, Option("--method", "-x", metavar="SPEC", help="Method; repeatable.", show_default=DEFAULT_METHOD)
 ]
 Json = Annotated[bool, Option("--json", help="Print one JSON document instead of tables.")]
 
@@ -60,8 +59,7 @@ OPTIONS = {
         str | None, Option(metavar="R,G,B", help="Mean of the pixel values (0 to 1).", show_default="the model's")
     ],
     "std": Annotated[
-        str | None,
-        Option(metavar="R,G,B", help="Standard deviation of pixel values.", show_default="the model's"),
+        str | None, Option(metavar="R,G,B", help="Standard deviation of pixel values.", show_default="the model's")
     ],
     "size": Annotated[
         str | None, Option(metavar="PIXELS", help="Input size, or HEIGHTxWIDTH.", show_default="the model's")

@@ -16,8 +16,7 @@ from vitreous.core.errors import SpecError
 def report(
     run: Annotated[Path, Argument(metavar="RUN", help="The folder that `vitreous bench` or `vitreous map` wrote.")],
     out: Annotated[
-        Path | None,
-        Option("--out", "-o", metavar="FILE", help="Path of the page.", show_default="RUN/report.html"),
+        Path | None, Option("--out", "-o", metavar="FILE", help="Path of the page.", show_default="RUN/report.html")
     ] = None,
     gallery: Annotated[int, Option(metavar="N", min=0, help="Images shown per model and dataset; 0 for none.")] = 6,
     name: Annotated[
@@ -29,8 +28,7 @@ def report(
         Option(metavar="N", min=1, help="Images of stored maps that metrics are measured on.", show_default="256"),
     ] = None,
     dataset: Annotated[
-        str | None,
-        Option(metavar="SPEC", help="Images of stored maps.", show_default="those that were explained"),
+        str | None, Option(metavar="SPEC", help="Images of stored maps.", show_default="those that were explained")
     ] = None,
     device: Annotated[str | None, Option(metavar="NAME", help="Device for metrics of stored maps.")] = None,
 ) -> None:

@@ -33,8 +33,7 @@ def reproduce(
         list[str] | None, Option(metavar="KEY=FILE", help="Local weights of a model; repeatable.")
     ] = None,
     images: Annotated[
-        int | None,
-        Option(min=1, help="Number of images of each dataset.", show_default="the paper's"),
+        int | None, Option(min=1, help="Number of images of each dataset.", show_default="the paper's")
     ] = None,
     subset: Annotated[
         list[str] | None, Option(metavar="[KEY=]FILE", help="List of the images to use: indices or file names.")

@@ -9,7 +9,6 @@ model_pool     the models on offer, loaded on first use
 worker         one thread that runs models, with a bounded queue and a cache
 budget         sample counts that fit the time limit, from a measured forward pass
 service        what the worker computes, through `vitreous.front` and `vitreous.metrics`, as response types
-layerwise      one map per layer, from `vitreous.methods.inside`
 exports        downloads: scores, and the program that reproduces the page
 await_job      the client that waits for the worker while it is connected
 schemas        request and response types

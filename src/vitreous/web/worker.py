@@ -195,11 +195,11 @@ class Worker:
                 for job in jobs:
                     self._compute([job])
                 return
-            self._finish(jobs[0], None, problem)
+            self._release(jobs[0]).set_exception(problem)
         else:
             for job, result in zip(jobs, results, strict=True):
                 self.cache.put(job.key, result)
-                self._finish(job, result, None)
+                self._release(job).set_result(result)
 
     def _report(self, jobs: list[QueuedJob], projection: Projection, done: int, total: int) -> None:
         self.done, self.total = done, total
@@ -213,13 +213,11 @@ class Worker:
             if seconds is not None and now + seconds > max(job.deadline for job in jobs):
                 raise WouldExceedLimit(seconds, done, total)
 
-    def _finish(self, job: QueuedJob, result: Any, problem: Exception | None) -> None:
+    def _release(self, job: QueuedJob) -> Future[Any]:
+        """Return the future that the requests wait for; a request that comes from now on is computed anew."""
         with self._change:
             self._forget(job)
-        if problem is None:
-            job.result.set_result(result)
-        else:
-            job.result.set_exception(problem)
+        return job.result
 
     def _forget(self, job: QueuedJob) -> None:
         if self._jobs.get(job.key) is job:
