@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Generic, NoReturn, TypeVar
 
 import typer
@@ -132,13 +132,8 @@ def resumable() -> Iterator[None]:
 def spinner(sentence: str, *, lines: bool = False) -> Iterator[None]:
     """Show a spinner on a terminal; in a pipe print nothing, or plain lines if `lines` is set."""
     console = open_console(stderr=True)
-    if console.is_terminal:
-        with console.status(sentence):
-            yield
-    elif lines:
-        with progress_lines(lambda: sentence):
-            yield
-    else:
+    in_pipe = progress_lines(lambda: sentence) if lines else nullcontext()
+    with console.status(sentence) if console.is_terminal else in_pipe:
         yield
 
 
@@ -197,23 +192,15 @@ class ProgressBar(Generic[T]):
         self.task = self.bar.add_task(label, total=len(items), visible=self.several)
 
     def __iter__(self) -> Iterator[T]:
-        if not self.lines:
-            yield from self._iterate()
-            return
-        state = f"{self.label}: 0 of {len(self.items)} done"
-        with progress_lines(lambda: state):
-            for done, item in enumerate(self._iterate()):
-                state = f"{self.label}: {done} of {len(self.items)} done, now {item}"
-                yield item
-
-    def _iterate(self) -> Iterator[T]:
-        begun = time.monotonic()
+        begun, state = time.monotonic(), f"{self.label}: 0 of {len(self.items)} done"
         try:
-            for item in self.items:
-                if self.several and self._is_due(begun):
-                    self.bar.start()
-                yield item
-                self.bar.advance(self.task)
+            with progress_lines(lambda: state) if self.lines else nullcontext():
+                for done, item in enumerate(self.items):
+                    state = f"{self.label}: {done} of {len(self.items)} done, now {item}"
+                    if self.several and self._is_due(begun):
+                        self.bar.start()
+                    yield item
+                    self.bar.advance(self.task)
         finally:
             self.hide()
 
