@@ -44,13 +44,13 @@ def describe_class(vit: ViT, index: int, probability: float) -> schemas.ClassPro
     return schemas.ClassProbability(index=index, name=vit.class_name(index), probability=to_finite(probability))
 
 
-def describe_prediction(vit: ViT, probabilities: Tensor, kept: int, patches: int) -> schemas.Prediction:
+def describe_prediction(vit: ViT, probabilities: Tensor, visible: Tensor) -> schemas.Prediction:
     best = probabilities.nan_to_num(-1).topk(min(TOP_CLASSES, len(probabilities))).indices.tolist()
     return schemas.Prediction(
         top=[describe_class(vit, index, float(probabilities[index])) for index in best],
         probabilities=round_numbers(probabilities),
-        kept=kept,
-        patches=patches,
+        kept=int(visible.sum()),
+        patches=len(visible),
     )
 
 

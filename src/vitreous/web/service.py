@@ -172,11 +172,8 @@ class Service:
             check_patches(removed, probe.layout.patches)
             row[0, list(removed)] = False
         probabilities = probe.logits(keep)[:, 0].double().softmax(-1).cpu()
-        counts = keep.sum(-1).flatten().tolist()
-        return [
-            responses.describe_prediction(vit, row, kept, probe.layout.patches)
-            for row, kept in zip(probabilities, counts, strict=True)
-        ]
+        rows = zip(probabilities, keep[:, 0], strict=True)
+        return [responses.describe_prediction(vit, own_probabilities, visible) for own_probabilities, visible in rows]
 
     def explain(self, payloads: Sequence[ExplainPayload]) -> list[schemas.Explained]:
         """Return one map per class for every payload; they differ in image and classes only."""
