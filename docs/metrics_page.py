@@ -15,7 +15,7 @@ from typing import Any
 from atlas_words import papers
 
 import vitreous
-from vitreous.cli.metrics import format_bounds
+from vitreous.cli.catalogue import format_bounds
 from vitreous.metrics.metric import METRICS
 from vitreous.metrics.protocols import PROTOCOLS, Protocol
 

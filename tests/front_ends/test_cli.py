@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous.cli import explain as explain_verb
-from vitreous.cli.listing import look_up
+from vitreous.cli import results
+from vitreous.cli.catalogue import look_up
 from vitreous.cli.main import main, rename_options
 from vitreous.core.errors import Caveat, SpecError
 from vitreous.methods.attribution import Attribution
@@ -137,8 +137,6 @@ def test_explain_writes_overlays_a_sheet_and_maps(tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize(("flags", "shared"), [([], True), (["--shared-scale"], True), (["--own-scale"], False)])
 def test_classes_of_an_image_share_a_scale_unless_each_map_has_its_own(tmp_path, monkeypatch, flags, shared):
-    from vitreous.cli import results
-
     drawn = []
     for name in ("figure", "sheet"):
         draw = getattr(results, name)
@@ -310,7 +308,7 @@ def test_a_fault_of_the_program_is_one_sentence_and_70(tmp_path, capsys, monkeyp
     def broken(*_):
         raise RuntimeError("the abacus\nfell")
 
-    monkeypatch.setattr(explain_verb, "Explainer", broken)
+    monkeypatch.setattr(results, "Explainer", broken)
     arguments = ["explain", picture(tmp_path / "x.png"), *TINY, "--out", str(tmp_path / "o")]
 
     assert main(arguments) == 70

@@ -88,6 +88,13 @@ def test_images_are_gathered_once_in_order(tmp_path):
     assert [path.name for path in found] == ["b.PNG", "a.jpg", "d.webp"]
 
 
+def test_a_folder_of_hidden_images_holds_none(tmp_path):
+    (tmp_path / "._x.png").touch()
+
+    with pytest.raises(DataError, match="holds no images"):
+        gather_images([str(tmp_path)])
+
+
 def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path):
     (tmp_path / "x[1].png").touch()
 

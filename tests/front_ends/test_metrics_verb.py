@@ -13,7 +13,7 @@ import pytest
 
 import vitreous
 from vitreous import catalogue
-from vitreous.cli.listing import look_up
+from vitreous.cli.catalogue import look_up
 from vitreous.cli.main import main
 from vitreous.core.errors import SpecError
 

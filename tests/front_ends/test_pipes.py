@@ -48,12 +48,12 @@ def test_a_closed_stderr_is_a_closed_pipe_too():
 
 
 def test_a_broken_pipe_elsewhere_is_a_fault(monkeypatch, capfd):
-    from vitreous.cli import models
+    from vitreous.cli import catalogue
 
     def broken(_):
         raise BrokenPipeError("of a worker")
 
-    monkeypatch.setattr(models, "models", lambda: broken(None))
+    monkeypatch.setattr(catalogue, "models", lambda: broken(None))
 
     assert main(["models"]) == 70
     assert "unexpected BrokenPipeError: of a worker" in capfd.readouterr().err

@@ -48,10 +48,8 @@ def modules() -> None:
         "bench.cost",
         "metrics.model_outputs",
         "web.render",
-        "web.layerwise",
-        "web.export_scores",
+        "web.exports",
         "web.responses",
-        "web.export_python",
     ):
         import_module(f"vitreous.{module}")
 

@@ -20,7 +20,7 @@ from vitreous.core.errors import ShapeError
 from vitreous.models.image_input import Preprocess
 from vitreous.web import render
 from vitreous.web.class_search import find_classes
-from vitreous.web.layerwise import explain_layers
+from vitreous.web.service import ExplainPayload, explain_layers
 
 
 @pytest.fixture(scope="module")
@@ -99,24 +99,24 @@ def test_a_curve_is_every_mask_alone(client, vit, scene):
 def test_ties_are_ordered_and_areas_computed_as_metrics_do(client, vit, scene, monkeypatch):
     """A constant map has no order of its own: `vitreous.metrics` draws one from the image's content."""
     from vitreous.metrics.order import area_under, patch_ranks
-    from vitreous.web.service import ExplainPayload, get_patch_scores
 
     service = client.app.state.service
     image = vit.preprocess.batch([Image.fromarray(scene.image)])
     attribution = vitreous.explain(vit, image, [[6]], "genatt", "probability")
-    constant = replace(attribution, patches=torch.ones_like(get_patch_scores(attribution)))
+    constant = replace(attribution, patches=torch.ones_like(attribution.patches))
     monkeypatch.setattr(service, "maps", lambda payload: [constant])
-    (curve,) = service.curve([ExplainPayload("scenes", "pair-1-6", "genatt", (6,), "probability")])
+    curve = service.curve(ExplainPayload("scenes", "pair-1-6", "genatt", (6,), "probability"))
 
     probe = vitreous.Probe(vit, image, torch.tensor([[6]]), "probability")
     assert curve.order == patch_ranks(constant, probe)[0].argsort().tolist()
     assert curve.order != list(range(196))
-    shares = [count / 196 for count in curve.counts]
-    torch.testing.assert_close(curve.areas, area_under(curve.probability, shares, "normalised"))
-    undefined = replace(attribution, patches=torch.full_like(get_patch_scores(attribution), torch.nan))
+    shares = [point.count / 196 for point in curve.deletion]
+    probability = torch.tensor([[point.probability for point in side] for side in (curve.deletion, curve.insertion)])
+    close([curve.deletion_area, curve.insertion_area], area_under(probability.double(), shares, "normalised"))
+    undefined = replace(attribution, patches=torch.full_like(attribution.patches, torch.nan))
     monkeypatch.setattr(service, "maps", lambda payload: [undefined])
     with pytest.raises(ShapeError, match="no order"):
-        service.curve([ExplainPayload("scenes", "pair-1-6", "genatt", (6,), "probability")])
+        service.curve(ExplainPayload("scenes", "pair-1-6", "genatt", (6,), "probability"))
 
 
 # ── what is cut off ──────────────────────────────────────────────────────────────────────────────
@@ -193,11 +193,12 @@ def test_layers_are_those_of_inside_and_sums_those_of_explain(method):
     views = explain_layers(vit, images, resolved, 2, "logit")
 
     inside = vitreous.inside(vit, images, [[2]], f"{method}+plus", "logit")
-    assert views["starts"] == [f"{method}+skipplus(start={layer})" for layer in range(3)]
-    for layer in range(3):
-        torch.testing.assert_close(views["layers"][layer], inside.at("signal", layer).patches[0])
-        expected = vitreous.explain(vit, images, [[2]], views["starts"][layer], "logit").patches[0]
-        torch.testing.assert_close(views["totals"][layer], expected, atol=1e-6, rtol=1e-5)
+    assert [frame.start for frame in views.frames] == [f"{method}+skipplus(start={layer})" for layer in range(3)]
+    assert views.grid == [4, 4]
+    for layer, frame in enumerate(views.frames):
+        torch.testing.assert_close(torch.tensor(frame.scores), inside.at("signal", layer).patches[0])
+        expected = vitreous.explain(vit, images, [[2]], frame.start, "logit").patches[0]
+        torch.testing.assert_close(torch.tensor(frame.total), expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -17,7 +17,6 @@ from vitreous.core.errors import SpecError
 from vitreous.methods.spec import resolve
 from vitreous.web.budget import (
     PassCost,
-    SampleBudget,
     count_passes,
     count_regions,
     count_windows,
@@ -25,12 +24,13 @@ from vitreous.web.budget import (
     plan_samples,
     round_down,
 )
+from vitreous.web.schemas import SamplingPlan
 from vitreous.web.settings import Settings
 
 SIZES = {"patches": 196, "channels": 144, "layers": 12, "depth": 12, "size": (224, 224), "patch": (16, 16)}
 
 
-def plan(spec: str, forward: float = 0.01, backward: float = 0.02, limit: float = 60) -> SampleBudget:
+def plan(spec: str, forward: float = 0.01, backward: float = 0.02, limit: float = 60) -> SamplingPlan:
     return plan_samples(resolve(spec), lambda: SIZES, lambda: PassCost(forward, backward), limit)
 
 
@@ -68,7 +68,7 @@ def test_fewer_are_used_where_all_take_too_long():
     assert (chosen.asked, chosen.used) == (6000, 2900)  # half of 60 s at 10 ms each, rounded down
     assert resolve(chosen.spec).options["masks"] == 2900
     assert resolve(chosen.spec).options["preset"] == "rise-repo"
-    assert chosen.requested == "rise(preset='rise-repo')"
+    assert chosen.method == "rise(preset='rise-repo')"
     assert chosen.seconds == pytest.approx(60.01)
     assert [resolve(spec).options["masks"] for spec in chosen.previews] == [180, 720]
 
@@ -260,11 +260,11 @@ def test_a_model_is_measured_again_when_an_estimate_was_wrong():
     costs = iter([PassCost(1.0, 0.0), PassCost(0.01, 0.0)])
     with client_of(Settings(), lambda vit: next(costs)) as client:
         service = client.app.state.service
-        (first,) = service.plan([("scenes", "rise")])
+        first = service.plan("scenes", "rise")
         service.check_estimate("scenes", first, 30.0)  # as estimated
-        assert service.plan([("scenes", "rise")]) == [first]
+        assert service.plan("scenes", "rise") == first
         service.check_estimate("scenes", first, 0.3)
-        (second,) = service.plan([("scenes", "rise")])
+        second = service.plan("scenes", "rise")
 
     assert (first.used, second.used) == (29, 2900)
     assert service.plan_version == 1

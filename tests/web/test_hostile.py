@@ -19,6 +19,7 @@ from vitreous.web.app import STATIC
 from vitreous.web.image_store import FORMATS
 from vitreous.web.model_pool import list_entries, list_folder
 from vitreous.web.settings import Settings
+from vitreous.web.worker import describe_call
 
 
 def sentence(answer, status: int) -> str:
@@ -200,7 +201,7 @@ def test_every_answer_carries_the_policy(client, path):
 
 
 def test_the_pages_fetch_nothing_from_elsewhere():
-    for file in STATIC.iterdir():
+    for file in (*STATIC.iterdir(), *STATIC.with_name("templates").iterdir()):
         text = file.read_text()
         outside = [one for one in re.findall(r"https?://[^\s\"'`)]+", text) if "www.w3.org" not in one]
         assert outside == [], file.name
@@ -322,8 +323,9 @@ def test_a_fault_of_the_program_is_one_sentence(client, monkeypatch, caplog):
 def test_work_that_takes_too_long_is_stopped():
     with client_of(Settings(seconds=0.6)) as client:
         service = client.app.state.service
-        service.facts(["scenes"])  # loaded, so that only the work counts
-        service.worker.submit(("facts", "scenes"), None, service.facts, "scenes").result.result(60)
+        service.facts("scenes")  # loaded, so that only the work counts
+        key, work = describe_call(service.facts, "scenes")
+        service.worker.submit(key, key, work, None).result.result(60)
         said = sentence(client.post("/api/explain", json={**SUBJECT, "method": "rise", "targets": [1]}), 504)
         assert "0.6 seconds" in said
         last = service.worker.submit("last", "last", lambda payloads: ["done"], None)

@@ -9,9 +9,9 @@ import torch
 
 from vitreous.capture.progress import Tally
 from vitreous.core.errors import ShapeError
-from vitreous.web.cache import ENTRY_BYTES, Cache, count_bytes
-from vitreous.web.projection import Projection, WouldExceedLimit
-from vitreous.web.worker import MAX_BATCH, QueueFull, Worker
+from vitreous.web.cache import ENTRY_BYTES, NUMBER_BYTES, Cache, count_bytes
+from vitreous.web.schemas import LayerMap
+from vitreous.web.worker import MAX_BATCH, Projection, QueueFull, Worker, WouldExceedLimit
 
 PATIENCE = 20
 
@@ -182,6 +182,8 @@ def test_bytes_of_nested_values_are_counted():
     import vitreous
 
     assert count_bytes({"a": [torch.zeros(10), (b"123", "45")]}) == 45
+    frame = LayerMap(layer=0, scores=[0.5] * 1000, start="", total=[])
+    assert count_bytes([frame, frame]) >= 2 * 1000 * NUMBER_BYTES  # numbers of a response fill memory, too
     found = vitreous.explain("scenes", torch.zeros(1, 3, 112, 112), [[0]], "rollout")
     assert count_bytes(found) > 3 * 112 * 112 * 4
 

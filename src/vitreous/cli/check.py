@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from vitreous.cli import options
-from vitreous.core.errors import DataError, SpecError, VitreousError
+from vitreous.cli.console import ProgressBar, caveats_as_notes, open_console, print_json, print_table, spinner
+from vitreous.core.errors import Caveat, DataError, SpecError, VitreousError
 
 
 @options.takes_model_options()
@@ -19,20 +21,15 @@ def check(
     model: options.OptionalModel = None,
     checkpoint: options.Checkpoint = None,
     pretrained: options.Pretrained = True,
-    method: Annotated[
-        list[str] | None, typer.Option("--method", "-x", metavar="SPEC", help="Test this method.")
-    ] = None,
-    metric: Annotated[list[str] | None, typer.Option("--metric", metavar="SPEC", help="Test this metric.")] = None,
+    method: Annotated[list[str] | None, Option("--method", "-x", metavar="SPEC", help="Test this method.")] = None,
+    metric: Annotated[list[str] | None, Option(metavar="SPEC", help="Test this metric.")] = None,
     plugin: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Run this Python file first; it registers methods or metrics."),
+        list[Path] | None, Option(metavar="FILE", help="Run this Python file first; it registers methods or metrics.")
     ] = None,
     arguments: dict[str, Any] = options.NO_ARGUMENTS,
     json: options.Json = False,
 ) -> int:
     """Check a model, method or metric, and list the methods that work on the model, with what the others need."""
-    from vitreous.cli.console import caveats_as_notes, print_json, spinner
-
     if not (model or method or metric):
         raise SpecError("nothing to check: give --model NAME, --method SPEC or --metric SPEC")
     with caveats_as_notes():
@@ -98,7 +95,6 @@ def describe_model(vit: Any) -> dict[str, Any]:
 
 def run_contract(kind: str, spec: str, contract: Callable[[], dict[str, str]]) -> dict[str, Any]:
     """Run contract tests; the result contains their statements, or the message of the one that failed."""
-    from vitreous.cli.console import spinner
     from vitreous.testing import ContractError
 
     with spinner(f"testing {kind} {spec}", lines=True):
@@ -110,13 +106,9 @@ def run_contract(kind: str, spec: str, contract: Callable[[], dict[str, str]]) -
 
 def try_methods(vit: Any) -> list[dict[str, str]]:
     """Run every method on one random image with its trial options; return whether it works, and if not, why."""
-    import warnings
-
     import torch
 
     from vitreous.catalogue import list_methods
-    from vitreous.cli.console import ProgressBar
-    from vitreous.core.errors import Caveat
     from vitreous.explanation import cautions
     from vitreous.front import explain
     from vitreous.methods.spec import resolve
@@ -158,8 +150,6 @@ def average_output(output: Any) -> Any:
 
 
 def print_result(result: dict[str, Any]) -> None:
-    from vitreous.cli.console import open_console, print_table
-
     console = open_console()
     if "model" in result:
         facts = result["model"].items()

@@ -11,13 +11,14 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Generic, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from vitreous.bench.signals import Stopped, stop_signals
 from vitreous.core.errors import Caveat
 
 T = TypeVar("T")
@@ -78,6 +79,12 @@ def to_json_value(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int) else str(value)
 
 
+def print_notes(notes: Iterable[str]) -> None:
+    """Print each note as one line on stderr."""
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+
+
 def format_duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
@@ -94,7 +101,7 @@ def caveats_as_notes() -> Iterator[None]:
         line = " ".join(str(message).split())
         if line not in printed and (issubclass(category, Caveat) or os.environ.get("VITREOUS_DEBUG")):
             printed.add(line)
-            typer.echo(f"note: {line}", err=True)
+            print_notes([line])
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -106,6 +113,18 @@ def caveats_as_notes() -> Iterator[None]:
             logging.disable(level)
 
 
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Context manager for a run: caveats are notes, and stop signals raise `Stopped`, resumable by the same command."""
+    with caveats_as_notes(), stop_signals():
+        try:
+            yield
+        except KeyboardInterrupt as interruption:
+            if isinstance(interruption, Stopped) and interruption.kept:
+                raise
+            raise Stopped.with_kept(interruption, "nothing new was computed", resumable=True) from None
+
+
 # ── progress ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -113,13 +132,8 @@ def caveats_as_notes() -> Iterator[None]:
 def spinner(sentence: str, *, lines: bool = False) -> Iterator[None]:
     """Show a spinner on a terminal; in a pipe print nothing, or plain lines if `lines` is set."""
     console = open_console(stderr=True)
-    if console.is_terminal:
-        with console.status(sentence):
-            yield
-    elif lines:
-        with progress_lines(lambda: sentence):
-            yield
-    else:
+    in_pipe = progress_lines(lambda: sentence) if lines else nullcontext()
+    with console.status(sentence) if console.is_terminal else in_pipe:
         yield
 
 
@@ -178,23 +192,15 @@ class ProgressBar(Generic[T]):
         self.task = self.bar.add_task(label, total=len(items), visible=self.several)
 
     def __iter__(self) -> Iterator[T]:
-        if not self.lines:
-            yield from self._iterate()
-            return
-        state = f"{self.label}: 0 of {len(self.items)} done"
-        with progress_lines(lambda: state):
-            for done, item in enumerate(self._iterate()):
-                state = f"{self.label}: {done} of {len(self.items)} done, now {item}"
-                yield item
-
-    def _iterate(self) -> Iterator[T]:
-        begun = time.monotonic()
+        begun, state = time.monotonic(), f"{self.label}: 0 of {len(self.items)} done"
         try:
-            for item in self.items:
-                if self.several and self._is_due(begun):
-                    self.bar.start()
-                yield item
-                self.bar.advance(self.task)
+            with progress_lines(lambda: state) if self.lines else nullcontext():
+                for done, item in enumerate(self.items):
+                    state = f"{self.label}: {done} of {len(self.items)} done, now {item}"
+                    if self.several and self._is_due(begun):
+                        self.bar.start()
+                    yield item
+                    self.bar.advance(self.task)
         finally:
             self.hide()
 

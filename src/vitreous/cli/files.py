@@ -24,10 +24,11 @@ def gather_images(patterns: Sequence[str]) -> list[Path]:
 def expand_pattern(source: str) -> list[Path]:
     path = Path(source).expanduser()
     if path.is_dir():
-        inside = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
-        if not inside:
+        visible = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+        images = [p for p in visible if p.suffix.lower() in SUFFIXES]
+        if not images:
             raise DataError(f"folder '{source}' holds no images ({', '.join(SUFFIXES)})")
-        return [p for p in inside if not p.name.startswith(".")]
+        return images
     if path.exists():
         return [path]
     if not glob.has_magic(source):

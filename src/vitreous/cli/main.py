@@ -27,11 +27,12 @@ from typer.core import TyperGroup
 from vitreous.bench.signals import Stopped
 from vitreous.core.errors import VitreousError
 
-# each verb is the function of that name in the module of that name
-VERBS = (
-    *("explain", "methods", "metrics", "models", "check", "bench", "reproduce", "map", "report", "compare"),
-    *("serve", "demo"),
-)
+# verbs by name, with the module that has the function of that name
+VERBS = {
+    "explain": "explain", "methods": "catalogue", "metrics": "catalogue", "models": "catalogue", "check": "check",
+    "bench": "bench", "reproduce": "reproduce", "map": "map", "report": "pages", "compare": "pages", "serve": "serve",
+    "demo": "pages",
+}  # fmt: skip
 USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 OLD_OPTIONS = {"--pictures": "--images"}  # still accepted for one release
@@ -69,7 +70,7 @@ class Verbs(TyperGroup):
         if cmd_name not in VERBS:
             return None
         verb = typer.Typer(add_completion=False, context_settings=SETTINGS)
-        verb.command(cmd_name)(pass_typer(getattr(import_module(f"vitreous.cli.{cmd_name}"), cmd_name)))
+        verb.command(cmd_name)(pass_typer(getattr(import_module(f"vitreous.cli.{VERBS[cmd_name]}"), cmd_name)))
         return typer.main.get_command(verb)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

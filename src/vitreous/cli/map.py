@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from vitreous.cli import options
+from vitreous.cli.bench import make_model_entries, make_plan
+from vitreous.cli.console import print_json, print_notes, resumable, spinner
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import SpecError
 
@@ -16,36 +20,34 @@ from vitreous.core.errors import SpecError
 def map(  # noqa: A001 - the verb
     data: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="DATASET",
             help="A folder of images, tar or Parquet files, a URI of these, or a spec such as scenes:pair.",
         ),
     ],
     model: options.Model,
-    checkpoint: Annotated[str | None, typer.Option(metavar="FILE", help="Local weights.")] = None,
+    checkpoint: Annotated[str | None, Option(metavar="FILE", help="Local weights.")] = None,
     arguments: dict[str, Any] = options.NO_ARGUMENTS,
     method: options.Methods = None,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the maps.")] = Path(
-        "vitreous-maps"
-    ),
-    format: Annotated[str, typer.Option(help="parquet, or safetensors in addition.")] = "parquet",  # noqa: A002
-    sort: Annotated[bool, typer.Option("--sort", help="Sort all rows by key when everything is done.")] = False,
-    targets: Annotated[str | None, typer.Option(help="Classes to explain: predicted, label, pair or 'top 2'.")] = None,
+    out: Annotated[Path, Option("--out", "-o", metavar="FOLDER", help="Folder for the maps.")] = Path("vitreous-maps"),
+    format: Annotated[str, Option(help="parquet, or safetensors in addition.")] = "parquet",  # noqa: A002
+    sort: Annotated[bool, Option("--sort", help="Sort all rows by key when everything is done.")] = False,
+    targets: Annotated[str | None, Option(help="Classes to explain: predicted, label, pair or 'top 2'.")] = None,
     question: options.Question = None,
-    images: Annotated[int | None, typer.Option("--images", min=1, help="Number of images.", show_default="all")] = None,
+    images: Annotated[int | None, Option(min=1, help="Number of images.", show_default="all")] = None,
     precision: options.RunPrecision = None,
     device: options.RunDevice = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Images in a batch.", show_default="64 on a GPU, 16 on a CPU")
+        int | None, Option(min=1, help="Images in a batch.", show_default="64 on a GPU, 16 on a CPU")
     ] = None,
-    slice: Annotated[int | None, typer.Option(min=1, help="Other name of --batch-size.", hidden=True)] = None,  # noqa: A002
-    shard_size: Annotated[int, typer.Option(min=1, help="Images in an output file.")] = 4096,
+    slice: Annotated[int | None, Option(min=1, help="Other name of --batch-size.", hidden=True)] = None,  # noqa: A002
+    shard_size: Annotated[int, Option(min=1, help="Images in an output file.")] = 4096,
     workers: Annotated[
-        int, typer.Option("--workers", "-w", min=1, help="Model replicas on this machine, each with its process.")
+        int, Option("--workers", "-w", min=1, help="Model replicas on this machine, each with its process.")
     ] = 1,
     decoders: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=0,
             help="Decoding processes of each replica; 0 for threads.",
             show_default="0 on a CPU, the cores on a GPU",
@@ -53,16 +55,12 @@ def map(  # noqa: A001 - the verb
     ] = None,
     shard: options.Shard = None,
     ray: options.Ray = None,
-    gpus: Annotated[float | None, typer.Option(min=0, help="GPUs for each replica on Ray.")] = None,
-    recheck: Annotated[bool, typer.Option("--recheck", help="Compute everything again.")] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Compute files with failed rows again.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    gpus: Annotated[float | None, Option(min=0, help="GPUs for each replica on Ray.")] = None,
+    recheck: Annotated[bool, Option("--recheck", help="Compute everything again.")] = False,
+    retry: Annotated[bool, Option("--retry", help="Compute files with failed rows again.")] = False,
+    json: Annotated[bool, Option("--json", help="Print one JSON document.")] = False,
 ) -> int:
     """Explain every image of a dataset. Maps are float16 grids with a scale, in Parquet files that need no Vitreous to be read."""
-    from vitreous.cli.bench import make_model_entries, make_plan
-    from vitreous.cli.console import caveats_as_notes, spinner
-    from vitreous.cli.run_output import resumable
-
     if format not in ("parquet", "safetensors"):
         raise SpecError(f"--format {format!r} is not known; known: parquet, safetensors")
     if sum((ray is not None, shard is not None, workers > 1 and ray is None)) > 1:
@@ -72,14 +70,13 @@ def map(  # noqa: A001 - the verb
         "metrics": [], "targets": targets, "question": question, "images": images, "precision": precision,
         "device": device, "batch_size": batch_size, "slice": slice,
     }  # fmt: skip
-    with caveats_as_notes(), resumable():
+    with resumable():
         with spinner("checking the model and the data", lines=True):
             from vitreous.mapping.run import check_job
 
             plan = make_plan(None, entries)
             job, notes = check_job(make_job(plan, data, shard_size), plan.device)
-        for note in notes:
-            typer.echo(f"note: {note}", err=True)
+        print_notes(notes)
         compute = choose_pipeline(workers, ray, gpus, shard)
         settings = {"device": plan.device, "batch_size": batch_size or slice, "decoding": decoders}
         settings |= {"recheck": recheck, "retry": retry}
@@ -98,8 +95,6 @@ def make_job(plan: Any, data: str, shard_size: int) -> Any:
 
 def choose_pipeline(workers: int, ray: str | None, gpus: float | None, shard: str | None) -> Any:
     """The function that runs a job: in this process, in several, on Ray, or a share of it for a job array."""
-    from functools import partial
-
     from vitreous.bench.plan import parse_fraction
     from vitreous.mapping.job import Share
     from vitreous.mapping.run import run_map
@@ -125,7 +120,6 @@ def compute_maps(
     job: Any, folder: Path, compute: Any, settings: dict[str, Any], file_format: str, *, sort: bool, as_json: bool
 ) -> int:
     """Compute the maps that are missing, convert or sort them if asked, and say what was done; return the exit status."""
-    from vitreous.cli.console import print_json
     from vitreous.cli.run_output import print_counts, print_failures, run_display
     from vitreous.mapping.export import export_safetensors, sort_shards
     from vitreous.mapping.shard_files import list_complete_files

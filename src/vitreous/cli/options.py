@@ -9,68 +9,64 @@ from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import typer
+from typer import Option
 
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import SpecError
 
 T = TypeVar("T")
-MODEL = typer.Option("--model", "-m", metavar="NAME", help="Model, such as timm:vit_base_patch16_224.")
-CHECKPOINT = typer.Option(metavar="FILE", help="Local weights: safetensors, or a torch file.")
+MODEL = Option("--model", "-m", metavar="NAME", help="Model, such as timm:vit_base_patch16_224.")
+CHECKPOINT = Option(metavar="FILE", help="Local weights: safetensors, or a torch file.")
 
 Model = Annotated[str, MODEL]
 OptionalModel = Annotated[str | None, MODEL]
 Checkpoint = Annotated[Path | None, CHECKPOINT]
-Pretrained = Annotated[bool, typer.Option(help="Download the weights if no checkpoint is given.")]
+Pretrained = Annotated[bool, Option(help="Download the weights if no checkpoint is given.")]
 Precision = Annotated[
-    str | None, typer.Option(metavar="NAME", help="float32, tf32, bf16 or auto.", show_default="torch's settings")
+    str | None, Option(metavar="NAME", help="float32, tf32, bf16 or auto.", show_default="torch's settings")
 ]
-Device = Annotated[str | None, typer.Option(metavar="NAME", help="Device, such as cpu, cuda or mps.")]
+Device = Annotated[str | None, Option(metavar="NAME", help="Device, such as cpu, cuda or mps.")]
 Methods = Annotated[
-    list[str] | None,
-    typer.Option("--method", "-x", metavar="SPEC", help="Method; repeatable.", show_default=DEFAULT_METHOD),
+    list[str] | None, Option("--method", "-x", metavar="SPEC", help="Method; repeatable.", show_default=DEFAULT_METHOD)
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON document instead of tables.")]
 
 # options of `bench`, `map` and `reproduce`
-Question = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Score to explain.", show_default="the method's own")
-]
-RunPrecision = Annotated[str | None, typer.Option(help="float32, tf32, bf16, auto or float64.")]
-RunDevice = Annotated[str | None, typer.Option(metavar="NAME", help="Device.", show_default="GPUs if there are any")]
-BatchSize = Annotated[int | None, typer.Option(min=1, help="Images in a batch.")]
-Workers = Annotated[int, typer.Option("--workers", "-w", min=1, help="Processes on this machine.")]
-Ray = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Ray cluster to run on: auto, local or host:port.")]
-RayGpus = Annotated[float | None, typer.Option(min=0, help="GPUs for each Ray worker.")]
+Question = Annotated[str | None, Option(metavar="NAME", help="Score to explain.", show_default="the method's own")]
+RunPrecision = Annotated[str | None, Option(help="float32, tf32, bf16, auto or float64.")]
+RunDevice = Annotated[str | None, Option(metavar="NAME", help="Device.", show_default="GPUs if there are any")]
+BatchSize = Annotated[int | None, Option(min=1, help="Images in a batch.")]
+Workers = Annotated[int, Option("--workers", "-w", min=1, help="Processes on this machine.")]
+Ray = Annotated[str | None, Option(metavar="ADDRESS", help="Ray cluster to run on: auto, local or host:port.")]
+RayGpus = Annotated[float | None, Option(min=0, help="GPUs for each Ray worker.")]
 ResultFolder = Annotated[
-    str | None, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the results.", show_default="runs/NAME")
+    str | None, Option("--out", "-o", metavar="FOLDER", help="Folder of the results.", show_default="runs/NAME")
 ]
-Shard = Annotated[str | None, typer.Option(metavar="i/n", help="Compute part i of n, for job arrays.")]
+Shard = Annotated[str | None, Option(metavar="i/n", help="Compute part i of n, for job arrays.")]
 
 # options that `takes_model_options` adds to a verb, with their annotations; the default of all but the flag is None
 OPTIONS = {
     "model_arg": Annotated[
-        list[str] | None, typer.Option("--model-arg", metavar="KEY=VALUE", help="Builder argument; repeatable.")
+        list[str] | None, Option("--model-arg", metavar="KEY=VALUE", help="Builder argument; repeatable.")
     ],
     "classes": Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Class names: one per line, or JSON (a list, or index to name).")
+        Path | None, Option(metavar="FILE", help="Class names: one per line, or JSON (a list, or index to name).")
     ],
     "black_box": Annotated[
-        bool, typer.Option("--black-box", help="Use the model's outputs only; works for any image classifier.")
+        bool, Option("--black-box", help="Use the model's outputs only; works for any image classifier.")
     ],
     "mean": Annotated[
-        str | None, typer.Option(metavar="R,G,B", help="Mean of the pixel values (0 to 1).", show_default="the model's")
+        str | None, Option(metavar="R,G,B", help="Mean of the pixel values (0 to 1).", show_default="the model's")
     ],
     "std": Annotated[
-        str | None,
-        typer.Option(metavar="R,G,B", help="Standard deviation of pixel values.", show_default="the model's"),
+        str | None, Option(metavar="R,G,B", help="Standard deviation of pixel values.", show_default="the model's")
     ],
     "size": Annotated[
-        str | None, typer.Option(metavar="PIXELS", help="Input size, or HEIGHTxWIDTH.", show_default="the model's")
+        str | None, Option(metavar="PIXELS", help="Input size, or HEIGHTxWIDTH.", show_default="the model's")
     ],
     "crop": Annotated[
         float | None,
-        typer.Option(metavar="SHARE", help="Share that the centre crop keeps, up to 1.", show_default="the model's"),
+        Option(metavar="SHARE", help="Share that the centre crop keeps, up to 1.", show_default="the model's"),
     ],
 }
 NO_ARGUMENTS: dict[str, Any] = {}

@@ -6,20 +6,22 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from vitreous.cli import options
+from vitreous.cli.console import print_notes, print_table, resumable, spinner
 from vitreous.core.errors import SpecError
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Such as tis:table1; see --list.")] = None,
-    show_list: Annotated[bool, typer.Option("--list", help="List all tables and figures, and stop.")] = False,
+    name: Annotated[str | None, Argument(metavar="NAME", help="Such as tis:table1; see --list.")] = None,
+    show_list: Annotated[bool, Option("--list", help="List all tables and figures, and stop.")] = False,
     data: Annotated[
-        list[str] | None, typer.Option("--data", "-d", metavar="KEY=PATH", help="Path of a dataset; repeatable.")
+        list[str] | None, Option("--data", "-d", metavar="KEY=PATH", help="Path of a dataset; repeatable.")
     ] = None,
     models: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--models",
             "--model",
             "-m",
@@ -28,14 +30,13 @@ def reproduce(
         ),
     ] = None,
     checkpoint: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=FILE", help="Local weights of a model; repeatable.")
+        list[str] | None, Option(metavar="KEY=FILE", help="Local weights of a model; repeatable.")
     ] = None,
     images: Annotated[
-        int | None,
-        typer.Option("--images", min=1, help="Number of images of each dataset.", show_default="the paper's"),
+        int | None, Option(min=1, help="Number of images of each dataset.", show_default="the paper's")
     ] = None,
     subset: Annotated[
-        list[str] | None, typer.Option(metavar="[KEY=]FILE", help="List of the images to use: indices or file names.")
+        list[str] | None, Option(metavar="[KEY=]FILE", help="List of the images to use: indices or file names.")
     ] = None,
     out: options.ResultFolder = None,
     device: options.RunDevice = None,
@@ -43,7 +44,7 @@ def reproduce(
     workers: options.Workers = 1,
     ray: options.Ray = None,
     gpus: options.RayGpus = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it costs.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print the plan and what it costs.")] = False,
 ) -> int:
     """Reproduce a table or figure of a paper. Stored results are not computed again."""
     if show_list:
@@ -51,9 +52,6 @@ def reproduce(
     if name is None:
         raise SpecError("no table is named; `vitreous reproduce --list` shows all of them")
     from vitreous.bench.reproduce import find_reproduction, keep_models, parse_model, parse_pairs, plan_reproduction
-    from vitreous.cli.bench import check_plan, choose_executor, print_estimate
-    from vitreous.cli.console import caveats_as_notes, spinner
-    from vitreous.cli.run_output import resumable
 
     selected = find_reproduction(name)
     named = models or []
@@ -62,8 +60,11 @@ def reproduce(
     )
     if only := [text for text in named if "=" not in text]:
         selected = keep_models(selected, [*only, *stand_ins])
-    with caveats_as_notes(), resumable():
+    with resumable():
         with spinner("reading the plan", lines=True):
+            from vitreous.bench.plan_check import check
+            from vitreous.cli.run_output import choose_executor, print_estimate
+
             plan = plan_reproduction(
                 selected,
                 parse_pairs(data or (), "--data", "KEY=PATH, such as imagenet-val=/data/imagenet"),
@@ -75,12 +76,10 @@ def reproduce(
                 batch_size=batch_size,
             )
         folder = Path(out or f"runs/{name.replace(':', '-')}")
-        if plan.reduced:
-            typer.echo(f"note: reduced: {plan.reduced}", err=True)
-        for note in (*selected.notes, *(f"assumed: {text}" for text in selected.assumes)):
-            typer.echo(f"note: {note}", err=True)
+        print_notes([f"reduced: {plan.reduced}"] if plan.reduced else [])
+        print_notes([*selected.notes, *(f"assumed: {text}" for text in selected.assumes)])
         with spinner("checking models and data", lines=True):
-            check_plan(plan)
+            print_notes(check(plan))
         if dry_run:
             typer.echo(plan.toml)
             return print_estimate(plan, folder, None, workers, as_json=False)
@@ -90,7 +89,6 @@ def reproduce(
 def print_list() -> int:
     """Print name, title, data and models of every reproduction."""
     from vitreous.bench.reproduce import list_reproductions
-    from vitreous.cli.console import print_table
 
     rows = []
     for name, entry in list_reproductions().items():
@@ -117,7 +115,6 @@ def run_and_report(selected: Any, plan: Any, folder: Path, executor: Any) -> int
     """Compute what is missing, write the report and print the table; return the exit status."""
     from vitreous.bench.run_plan import execute
     from vitreous.bench.store import Store
-    from vitreous.cli.console import spinner
     from vitreous.cli.run_output import print_failures, run_display
     from vitreous.report import write_report
     from vitreous.report.tables import to_markdown
@@ -127,8 +124,7 @@ def run_and_report(selected: Any, plan: Any, folder: Path, executor: Any) -> int
     print_failures(progress)
     with spinner("writing the report"):
         written = write_report(folder, folder / "report.html", gallery=6 if selected.shows_images else 0)
-    for sentence in written.unreached:
-        typer.echo(f"note: no images: {sentence}", err=True)
+    print_notes(f"no images: {sentence}" for sentence in written.unreached)
     for table in written.papers:
         typer.echo(to_markdown(table))
     for table in written.comparisons:

@@ -1,22 +1,118 @@
-"""Files and output of `vitreous explain` for one image."""
+"""Explain images for `vitreous explain`, write the files of each, and print the predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from vitreous.cli.console import open_console, print_table
+from vitreous import __version__, front
+from vitreous.bench.model_options import load_model
+from vitreous.bench.signals import Stopped
+from vitreous.capture.precision import check_precision
+from vitreous.capture.score_function import resolve_score_function
+from vitreous.capture.targets import class_index
+from vitreous.cli.console import ProgressBar, open_console, print_json, print_table
 from vitreous.cli.files import OutputFolder, make_safe_name
+from vitreous.core.errors import DataError
 from vitreous.draw import figure, sheet
 from vitreous.draw.captions import class_name, format_value, output_value, percent, probabilities, probability
 from vitreous.methods.attribution import Attribution
+from vitreous.methods.spec import resolve
+from vitreous.models.image_input import open_image
 from vitreous.models.model import BlackBox
 
 Record = dict[str, Any]
+TABLES = 3  # up to this many images are printed as tables; more are printed as one line each
+
+
+class Explainer:
+    """A model with methods, targets and a score function; the constructor checks all of them.
+
+    `loading` are arguments of `load_model`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        methods: Sequence[str],
+        targets: Sequence[str],
+        question: str | None,
+        precision: str | None,
+        loading: dict[str, Any],
+    ) -> None:
+        # check methods and score function before loading the model; two names of the same method count once
+        self.methods = list({method.spec: method for method in map(resolve, methods)}.values())
+        self.question = None if question is None else resolve_score_function(question)
+        check_precision(precision)
+        self.model, self.precision = model, precision
+        self.vit = load_model(model, **loading)
+        self.targets = list(dict.fromkeys(class_index(self.vit, target) for target in targets))
+
+    def __call__(self, image: Any, progress: ProgressBar[Path]) -> Iterator[Attribution]:
+        """Yield one attribution per method."""
+        target = [self.targets] if self.targets else None
+        for method in self.methods:
+            with progress.step(method.spec):
+                attribution = front.explain(self.vit, image, target, method, self.question, precision=self.precision)
+            yield attribution
+
+
+def explain_images(sources: Sequence[Path], explainer: Explainer, results: Results, *, as_json: bool) -> int:
+    """Explain all images; those that cannot be read are reported and skipped. Return the exit status."""
+    print_result = print_record if len(sources) <= TABLES else print_line
+    folder = results.output.folder
+    records: list[Record] = []
+    failed: list[Record] = []
+    document = {"vitreous": __version__, "model": explainer.model, "pictures": records, "failed": failed}
+    progress = ProgressBar(sources, "explaining")
+    try:
+        for source in progress:
+            try:
+                image = open_image(source)
+            except DataError as problem:
+                failed.append({"picture": str(source), "reason": str(problem)})
+                progress.hide()
+                print_failure(problem)
+                continue
+            attributions, interruption = collect_until_interrupted(explainer(image, progress))
+            if attributions:
+                records.append(results.keep(source, attributions, explainer.vit))
+            if attributions and not as_json:
+                progress.hide()
+                print_result(records[-1])
+            if interruption is not None:
+                raise interruption
+    except KeyboardInterrupt as interruption:
+        progress.hide()
+        if as_json:
+            print_json(document)
+        outcome_note = f"what was finished is in {folder}" if records else "nothing was finished"
+        raise Stopped.with_kept(interruption, outcome_note) from None
+    if as_json:
+        print_json(document)
+    elif len(sources) > 1:
+        failures = f", {len(failed)} failed" if failed else ""
+        typer.echo(f"{len(records)} image{'' if len(records) == 1 else 's'} explained in {folder}{failures}")
+    return 1 if failed else 0
+
+
+def collect_until_interrupted(
+    attributions: Iterator[Attribution],
+) -> tuple[list[Attribution], KeyboardInterrupt | None]:
+    """Collect all attributions, or those before an interruption; return them and the interruption, if any."""
+    collected: list[Attribution] = []
+    try:
+        collected.extend(attributions)
+    except KeyboardInterrupt as interruption:
+        return collected, interruption
+    return collected, None
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)

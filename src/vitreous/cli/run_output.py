@@ -1,4 +1,4 @@
-"""Output of `bench` and `map`: progress, what an interrupted run has kept, and the table of methods × metrics."""
+"""Runs of `bench`, `map` and `reproduce`: execution, progress, what an interrupted run has kept, and tables of scores."""
 
 from __future__ import annotations
 
@@ -9,14 +9,27 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from vitreous.bench import run_plan
+from vitreous.bench.cost import estimate
+from vitreous.bench.plan import Plan
+from vitreous.bench.pool import processes, run_serially
+from vitreous.bench.signals import Stopped
+from vitreous.bench.store import Store
+from vitreous.bench.summary import summarise_store
+from vitreous.bench.work_cells import fingerprint_cells, select_shard, split_plan
+from vitreous.cli import console
+from vitreous.cli.console import format_duration, print_json, print_notes, print_table, progress_lines, spinner
+from vitreous.core.errors import SpecError
 
 
 class RunDisplay:
     """Callback that shows the progress of a run and keeps the last state."""
 
-    def __init__(self, show: Callable[[Any], None] | None = None) -> None:
+    def __init__(self) -> None:
         self.progress: Any = None
-        self.show = show
+        self.show: Callable[[Any], None] | None = None
 
     def __call__(self, progress: Any) -> None:
         self.progress = progress
@@ -29,8 +42,6 @@ class RunDisplay:
         progress = self.progress
         if progress is None:
             return "preparing"
-        from vitreous.cli.console import format_duration
-
         left = progress.seconds_left
         remaining = f", about {format_duration(left)} left" if isfinite(left) and left > 0 else ""
         return f"{format_images_done(progress)}, {format_rate(progress)}{remaining}"
@@ -53,20 +64,15 @@ def run_display(folder: Path) -> Iterator[RunDisplay]:
 
     An interruption is raised as `Stopped` with a message on what the run has kept in `folder`.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from vitreous.bench.signals import Stopped
-    from vitreous.cli.console import open_console, progress_lines
-
-    console, display = open_console(stderr=True), RunDisplay()
+    screen, display = console.open_console(stderr=True), RunDisplay()
     try:
-        if not console.is_terminal:
+        if not screen.is_terminal:
             with progress_lines(lambda: display.line):
                 yield display
             return
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         columns = (*columns, TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
-        with Progress(*columns, console=console, transient=True) as bar:
+        with Progress(*columns, console=screen, transient=True) as bar:
             task = bar.add_task("images", total=None, rate="")
             display.show = lambda progress: bar.update(
                 task, total=progress.images, completed=progress.done_images, rate=format_rate(progress)
@@ -74,20 +80,6 @@ def run_display(folder: Path) -> Iterator[RunDisplay]:
             yield display
     except KeyboardInterrupt as interruption:
         raise Stopped.with_kept(interruption, describe_kept(display.progress, folder), resumable=True) from None
-
-
-@contextmanager
-def resumable() -> Iterator[None]:
-    """Context manager in which stop signals raise `Stopped`, marked as resumable by the same command."""
-    from vitreous.bench.signals import Stopped, stop_signals
-
-    with stop_signals():
-        try:
-            yield
-        except KeyboardInterrupt as interruption:
-            if isinstance(interruption, Stopped) and interruption.kept:
-                raise
-            raise Stopped.with_kept(interruption, "nothing new was computed", resumable=True) from None
 
 
 def describe_kept(progress: Any, folder: Path) -> str:
@@ -99,17 +91,13 @@ def describe_kept(progress: Any, folder: Path) -> str:
 
 def print_standings(plan: Any, store: Any, progress: Any, *, as_json: bool, table: bool = True) -> None:
     """Print what was done and, if `table` is set, the scores."""
-    from vitreous.bench.summary import summarise_store
-    from vitreous.cli.console import print_json
-
     columns = summarise_store(store) if table and plan.metrics else []
     if as_json:
         done = {"folder": str(store.folder), "run": plan.run, "pictures": progress.images, "new_rows": progress.rows}
         scores = [column.plain() for column in columns]
         print_json({**done, "skipped": progress.skipped, "failed": progress.failed, "columns": scores})
         return
-    for name in progress.mended:
-        typer.echo(f"note: {name} was damaged; what it held was computed again", err=True)
+    print_notes(f"{name} was damaged; what it held was computed again" for name in progress.mended)
     for where in dict.fromkeys((column.model, column.dataset) for column in columns):
         print_scores(*where, [column for column in columns if (column.model, column.dataset) == where])
     if columns:
@@ -117,7 +105,7 @@ def print_standings(plan: Any, store: Any, progress: Any, *, as_json: bool, tabl
             "mean [95 % interval over images]; * best, = not significantly different from the best, ↑ ↓ direction that is better"
         )
     if any(column.image_count == 1 for column in columns):
-        typer.echo("note: one image gives no interval, so methods cannot be compared", err=True)
+        print_notes(["one image gives no interval, so methods cannot be compared"])
     print_failures(progress)
     print_counts(progress, store.folder)
 
@@ -136,8 +124,6 @@ def print_counts(progress: Any, folder: Path) -> None:
 
 def print_scores(model: str, dataset: str, columns: list[Any]) -> None:
     """Print methods × metrics; on a narrow terminal as several tables below each other."""
-    from vitreous.cli.console import open_console, print_table
-
     arrow = {True: " ↑", False: " ↓", None: ""}
     names = [
         f"{column.metric}{f' of the {column.role} class' if column.role else ''}{arrow[column.higher_is_better]}"
@@ -146,7 +132,7 @@ def print_scores(model: str, dataset: str, columns: list[Any]) -> None:
     methods = [entry.method for entry in columns[0].entries]
     figures = [[format_entry(entry) for entry in column.entries] for column in columns]
     widths = [max(map(len, (name, *own))) + 2 for name, own in zip(names, figures, strict=True)]
-    room = open_console().width - max(map(len, ("method", *methods))) - 2
+    room = console.open_console().width - max(map(len, ("method", *methods))) - 2
     count = columns[0].image_count
     typer.echo(f"{model} on {dataset}, {count} image{'' if count == 1 else 's'}")
     start = 0
@@ -167,3 +153,73 @@ def format_entry(entry: Any) -> str:
     undefined = f" ({entry.undefined} undefined)" if entry.undefined else ""
     span = f" [{entry.low:.3f}, {entry.high:.3f}]" if has_interval else ""
     return f"{'undefined' if isnan(entry.value) else f'{entry.value:.3f}'}{span}{undefined}{mark}"
+
+
+# ── runs of a plan ───────────────────────────────────────────────────────────────────────────────
+
+
+def choose_executor(workers: int, ray: str | None, gpus: float | None) -> Any:
+    if ray is not None:
+        from vitreous.bench.ray import on_ray
+
+        return on_ray(ray, workers if workers > 1 else None, gpus=gpus)
+    return processes(workers) if workers > 1 else run_serially
+
+
+def choose_store_folder(folder: Path, shard: str | None) -> Path:
+    return folder if shard is None else folder / "shards" / shard.replace("/", "-of-")
+
+
+def execute_plan(plan: Plan, folder: Path, executor: Any, shard: str | None, *, recheck: bool, as_json: bool) -> int:
+    """Compute what is missing, then print the table; return the exit status."""
+    with Store(choose_store_folder(folder, shard)) as store:
+        with run_display(store.folder) as display:
+            progress = run_plan.execute(plan, store, executor, shard=shard, recheck=recheck, report=display)
+        print_standings(plan, store, progress, as_json=as_json, table=shard is None)
+    return 1 if progress.failed else 0
+
+
+def merge_shards(plan: Plan, folder: Path, *, as_json: bool) -> int:
+    shards = sorted((folder / "shards").glob("*-of-*"))
+    if not shards:
+        raise SpecError(f"'{folder / 'shards'}' holds no shards; `vitreous bench … --shard 1/2` makes one")
+    with Store(folder) as store:
+        new_rows = store.merge(shards)
+        store.begin(plan.run, plan.toml, {"merged": [shard.name for shard in shards]})
+        missing = run_plan.list_missing_cells(plan, store)
+        progress = run_plan.Progress(0, cells=len(split_plan(plan)), rows=new_rows)
+        if missing:
+            progress.failed = {
+                f"{len(missing)} of {progress.cells} pieces of work missing or failed; run their shards, or the plan without --shard": 1
+            }
+        print_standings(plan, store, progress, as_json=as_json)
+    return 1 if missing else 0
+
+
+def print_estimate(plan: Plan, folder: Path, shard: str | None, workers: int, *, as_json: bool) -> int:
+    """Print cells, forward and backward passes and time; finished cells of this plan in the store are not counted."""
+    cells = split_plan(plan)
+    cells = cells if shard is None else select_shard(cells, shard)
+    place, done_cells = choose_store_folder(folder, shard), set()
+    if (place / "ledger.sqlite").exists():
+        with Store(place) as store:
+            done_cells = store.done(plan.run, fingerprint_cells(plan, cells))
+    with spinner("calibrating", lines=True):
+        estimates = estimate(plan, [cell for cell in cells if cell.number not in done_cells])
+    if as_json:
+        counts = {"folder": str(place), "cells": len(cells), "known": len(done_cells)}
+        print_json({**counts, "estimates": [entry.plain() for entry in estimates]})
+        return 0
+    names = ("cells", "images", "forwards", "backwards", "about")
+    rows = []
+    for entry in estimates:
+        passes = (f"{entry.forwards:,.0f}", f"{entry.backwards:,.0f}")
+        about = format_duration(entry.seconds / workers)
+        rows.append((entry.model, str(entry.cells), str(entry.images), *passes, about))
+    print_table(("model", *names), rows, right=names)
+    typer.echo(
+        f"{len(plan.methods)} methods × {len(plan.metrics)} metrics; {len(done_cells)} of {len(cells)} cells are known; nothing was computed"
+    )
+    unknown = dict.fromkeys(name for entry in estimates for name in entry.unknown)
+    print_notes(f"the cost of {name} is unknown; it is not counted" for name in unknown)
+    return 0

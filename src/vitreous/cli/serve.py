@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from vitreous.cli import options
 from vitreous.core.errors import DataError, ModelError, SpecError
@@ -18,33 +19,31 @@ MB = 1 << 20
 def serve(
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            "--model", "-m", metavar="NAME[=FILE]", help="Offer a model beside the embedded ones; repeatable."
-        ),
+        Option("--model", "-m", metavar="NAME[=FILE]", help="Offer a model beside the embedded ones; repeatable."),
     ] = None,
     checkpoint: options.Checkpoint = None,
     pretrained: options.Pretrained = True,
     models_folder: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Offer every checkpoint in it, named ARCHITECTURE[.anything].safetensors."),
+        Option(metavar="FOLDER", help="Offer every checkpoint in it, named ARCHITECTURE[.anything].safetensors."),
     ] = None,
     device: options.Device = None,
     arguments: dict[str, Any] = options.NO_ARGUMENTS,
     precision: options.Precision = None,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is open to other machines.")
+        str, Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is open to other machines.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one.")] = PORT,
+    port: Annotated[int, Option(min=0, max=65535, help="0 for any free one.")] = PORT,
     allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Another host name of this server; repeatable.")
+        list[str] | None, Option(metavar="NAME", help="Another host name of this server; repeatable.")
     ] = None,
-    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
-    queue: Annotated[int, typer.Option(min=1, max=10_000, help="Requests that may wait.")] = 32,
-    seconds: Annotated[float, typer.Option(min=1, max=3600, help="Time limit of a request.")] = 60,
-    upload: Annotated[int, typer.Option(min=1, max=200, metavar="MB", help="Largest upload.")] = 20,
-    megapixels: Annotated[int, typer.Option(min=1, max=500, help="Largest image in an upload.")] = 40,
-    cache: Annotated[int, typer.Option(min=8, metavar="MB", help="Memory for images, and as much for results.")] = 256,
-    demo_page: Annotated[Path, typer.Option(metavar="FILE", help="The page of `vitreous demo`, for a link.")] = DEMO,
+    open_page: Annotated[bool, Option("--open", help="Open the page in a browser.")] = False,
+    queue: Annotated[int, Option(min=1, max=10_000, help="Requests that may wait.")] = 32,
+    seconds: Annotated[float, Option(min=1, max=3600, help="Time limit of a request.")] = 60,
+    upload: Annotated[int, Option(min=1, max=200, metavar="MB", help="Largest upload.")] = 20,
+    megapixels: Annotated[int, Option(min=1, max=500, help="Largest image in an upload.")] = 40,
+    cache: Annotated[int, Option(min=8, metavar="MB", help="Memory for images, and as much for results.")] = 256,
+    demo_page: Annotated[Path, Option(metavar="FILE", help="The page of `vitreous demo`, for a link.")] = DEMO,
 ) -> None:
     """Open the playground: drop an image, see which patches led to the prediction, remove them.
 

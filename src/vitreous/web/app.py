@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
+from fastapi.templating import Jinja2Templates
 from starlette.exceptions import HTTPException
 
 from vitreous import __version__
 from vitreous.core.errors import VitreousError
-from vitreous.web.about import describe_playground
-from vitreous.web.await_job import RequestRefused
 from vitreous.web.budget import MeasureCost, measure_cost
 from vitreous.web.guard import Guard
 from vitreous.web.model_pool import NotAvailable
@@ -25,12 +23,14 @@ from vitreous.web.pairs import PairWork, pairs_api
 from vitreous.web.routes import api
 from vitreous.web.service import Service
 from vitreous.web.settings import Settings
-from vitreous.web.worker import compute_once
+from vitreous.web.worker import describe_call
 
 if TYPE_CHECKING:
     from vitreous.pairs.text_tower import TextTower
 
 STATIC = Path(__file__).with_name("static")
+TEMPLATES = Jinja2Templates(Path(__file__).with_name("templates"))
+PAGES = {"/": "index.html", "/pairs": "pairs.html", "/api": "api.html"}
 
 
 def create_app(
@@ -61,17 +61,13 @@ def create_app(
     app.include_router(api)
     app.include_router(pairs_api)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    for path, file in (
-        ("/", "index.html"),
-        ("/pairs", "pairs.html"),
-        ("/api", "api.html"),
-        ("/favicon.ico", "icon.svg"),
-    ):
-        app.add_api_route(path, serve_file(STATIC / file), include_in_schema=False)
+    for path, template in PAGES.items():
+        app.add_api_route(path, serve_page(template), include_in_schema=False)
+    app.add_api_route("/favicon.ico", serve_file(STATIC / "icon.svg"), include_in_schema=False)
     app.add_api_route("/demo", serve_file(service.settings.demo), include_in_schema=False)
     app.add_middleware(Guard, settings=service.settings)
-    for kind, describe in RESPONSES.items():
-        app.add_exception_handler(kind, handle_with(describe))
+    for kind in (HTTPException, RequestValidationError, VitreousError, Exception):
+        app.add_exception_handler(kind, respond_to_error)
     return app
 
 
@@ -79,9 +75,19 @@ def create_app(
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
     # imports torch in the worker's thread before the first request needs it
-    service.worker.submit(("about",), ("about",), compute_once(partial(describe_playground, service)), None)
+    key, work = describe_call(service.about)
+    service.worker.submit(key, key, work, None)
     yield
     service.worker.close(wait=5.0)
+
+
+def serve_page(template: str) -> Any:
+    """Return an endpoint that sends one of the pages, which have their head and their bar in common."""
+
+    async def serve(request: Request) -> Response:
+        return TEMPLATES.TemplateResponse(request, template)
+
+    return serve
 
 
 def serve_file(file: Path | None) -> Any:
@@ -95,32 +101,19 @@ def serve_file(file: Path | None) -> Any:
     return serve
 
 
-# ── errors ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def handle_with(describe: Callable[[Any], tuple[int, str]]) -> Any:
-    """Return an exception handler that responds with a status and one sentence."""
-
-    async def respond(_: Request, problem: Exception) -> JSONResponse:
-        status, sentence = describe(problem)
-        headers = {"retry-after": "1"} if status == 429 else None
-        return JSONResponse({"error": " ".join(sentence.split())}, status, headers)
-
-    return respond
-
-
-def describe_invalid(problem: RequestValidationError) -> str:
-    first = problem.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query"))
-    return f"{where or 'the request'}: {first['msg']}"
-
-
-# status and sentence of every kind of exception
-RESPONSES: dict[Any, Callable[[Any], tuple[int, str]]] = {
-    RequestRefused: lambda problem: (problem.status, problem.sentence),
-    NotAvailable: lambda problem: (404, str(problem)),
-    VitreousError: lambda problem: (422, str(problem)),
-    HTTPException: lambda problem: (problem.status_code, str(problem.detail)),
-    RequestValidationError: lambda problem: (422, describe_invalid(problem)),
-    Exception: lambda problem: (500, f"unexpected {type(problem).__name__}; the server's log has the details"),
-}
+async def respond_to_error(_: Request, problem: Exception) -> JSONResponse:
+    """Return the status of an exception and one sentence."""
+    headers = None
+    match problem:
+        case HTTPException():
+            status, sentence = problem.status_code, str(problem.detail)
+            headers = {"retry-after": "1"} if status == 429 else None
+        case RequestValidationError():
+            first = problem.errors()[0]
+            where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query"))
+            status, sentence = 422, f"{where or 'the request'}: {first['msg']}"
+        case VitreousError():
+            status, sentence = 404 if isinstance(problem, NotAvailable) else 422, str(problem)
+        case _:
+            status, sentence = 500, f"unexpected {type(problem).__name__}; the server's log has the details"
+    return JSONResponse({"error": " ".join(sentence.split())}, status, headers)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
-from fastapi import Request
+from fastapi import Depends, Request
+from starlette.exceptions import HTTPException
 
 from vitreous.core.errors import VitreousError
-from vitreous.web.projection import WouldExceedLimit
 from vitreous.web.schemas import Error
 from vitreous.web.service import Service
-from vitreous.web.worker import QueueFull, Work
+from vitreous.web.worker import QueueFull, Work, WouldExceedLimit, describe_call
 
+T = TypeVar("T")
+P = TypeVar("P")
 log = logging.getLogger("vitreous.web")
 
 POLL_SECONDS = 0.1  # between two checks of whether the client is still connected
@@ -34,70 +37,86 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-class RequestRefused(Exception):  # noqa: N818 - an expected condition with its own status
-    """A status code and one sentence."""
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A client that waits for what the worker computes, and the service that computes it."""
 
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status, self.sentence = status, sentence
+    request: Request
+    service: Service
+
+    async def compute(self, function: Callable[..., T], *arguments: Any, version: Hashable = None) -> T:
+        """Return `function(*arguments)` or the cached result of an equal call; its arguments can be hashed.
+
+        Results of another `version` are not used. Raises as `await_job` does.
+        """
+        return await self.await_job(*describe_call(function, *arguments, version=version), None)
+
+    async def compute_in_batch(self, work: Callable[[Sequence[P]], Sequence[T]], payload: P, *batch: Hashable) -> T:
+        """Return the result of one payload, computed with other payloads of an equal `batch`; alone if it is empty."""
+        key = (work.__qualname__, payload)
+        return await self.await_job(key, work, payload, (work.__qualname__, *batch) if batch else None)
+
+    async def await_job(self, key: Hashable, work: Work, payload: Any, batch_key: Hashable = None) -> Any:
+        """Return the worker's result for `key`, from the cache where it is known.
+
+        Raises
+        ------
+        HTTPException
+            429 if the queue is full, 504 after the time limit or as soon as progress shows that it will be exceeded, 499 when
+            the client disconnects, 500 for unexpected errors.
+        VitreousError
+            What the work raised on purpose; the application answers it with 404 or 422.
+        """
+        worker, seconds = self.service.worker, self.service.settings.seconds
+        end = time.monotonic() + seconds
+        try:
+            job = worker.submit(key, key if batch_key is None else batch_key, work, payload, end)
+        except QueueFull:
+            raise HTTPException(429, f"{worker.waiting} requests wait already; try again in a moment") from None
+        result = asyncio.wrap_future(job.result)
+        # avoids "exception never retrieved" where the client leaves
+        result.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            while not result.done():
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise HTTPException(504, f"that took more than {seconds:g} seconds and was stopped; {WAYS_OUT}")
+                if await self.request.is_disconnected():
+                    raise HTTPException(CLIENT_LEFT, "the client has disconnected")
+                await asyncio.wait({result}, timeout=min(left, POLL_SECONDS))
+        finally:
+            if not result.done():
+                worker.leave(job)
+        try:
+            return result.result()
+        except asyncio.CancelledError:
+            raise HTTPException(500, "the playground is closing") from None
+        except VitreousError:
+            raise
+        except WouldExceedLimit as problem:
+            left = max(end - time.monotonic(), 0)
+            sentence = (
+                f"that needs about {problem.seconds:.0f} s more, and {left:.0f} of the {seconds:g} s that a request may take "
+                f"are left; it was stopped after {problem.done:,} of {problem.total:,} passes; {WAYS_OUT}"
+            )
+            raise HTTPException(504, sentence) from None
+        except Exception as problem:
+            log.exception("a request failed")
+            sentence = f"the work failed unexpectedly ({type(problem).__name__}); the server's log has the details"
+            raise HTTPException(500, sentence) from None
+
+    async def read_body(self) -> bytes:
+        """Return the request body (its size is limited by the guard), waiting no longer than a request may take."""
+        seconds = self.service.settings.seconds
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.request.body()
+        except TimeoutError:
+            raise HTTPException(504, f"the image took more than {seconds:g} seconds to arrive") from None
 
 
-async def await_result(
-    request: Request, key: Hashable, work: Work, payload: Any, batch_key: Hashable | None = None
-) -> Any:
-    """Return the worker's result for `key`, from the cache where it is known.
-
-    Raises
-    ------
-    RequestRefused
-        429 if the queue is full, 504 after the time limit or as soon as progress shows that it will be exceeded, 499 when
-        the client disconnects, 500 for unexpected errors.
-    VitreousError
-        What the work raised on purpose; the application answers it with 404 or 422.
-    """
-    service: Service = request.app.state.service
-    worker, seconds = service.worker, service.settings.seconds
-    end = time.monotonic() + seconds
-    try:
-        job = worker.submit(key, batch_key if batch_key is not None else key, work, payload, end)
-    except QueueFull:
-        raise RequestRefused(429, f"{worker.waiting} requests wait already; try again in a moment") from None
-    result = asyncio.wrap_future(job.result)
-    result.add_done_callback(lambda done: done.cancelled() or done.exception())  # avoids "exception never retrieved"
-    try:
-        while not result.done():
-            left = end - time.monotonic()
-            if left <= 0:
-                raise RequestRefused(504, f"that took more than {seconds:g} seconds and was stopped; {WAYS_OUT}")
-            if await request.is_disconnected():
-                raise RequestRefused(CLIENT_LEFT, "the client has disconnected")
-            await asyncio.wait({result}, timeout=min(left, POLL_SECONDS))
-    finally:
-        if not result.done():
-            worker.leave(job)
-    try:
-        return result.result()
-    except asyncio.CancelledError:
-        raise RequestRefused(500, "the playground is closing") from None
-    except VitreousError:
-        raise
-    except WouldExceedLimit as problem:
-        left = max(end - time.monotonic(), 0)
-        sentence = (
-            f"that needs about {problem.seconds:.0f} s more, and {left:.0f} of the {seconds:g} s that a request may take are "
-            f"left; it was stopped after {problem.done:,} of {problem.total:,} passes; {WAYS_OUT}"
-        )
-        raise RequestRefused(504, sentence) from None
-    except Exception as problem:
-        log.exception("a request failed")
-        sentence = f"the work failed unexpectedly ({type(problem).__name__}); the server's log has the details"
-        raise RequestRefused(500, sentence) from None
+async def identify_caller(request: Request) -> Caller:
+    return Caller(request, request.app.state.service)
 
 
-async def read_body(request: Request, seconds: float | int) -> bytes:
-    """Return the request body (its size is limited by the guard), waiting no longer than `seconds`."""
-    try:
-        async with asyncio.timeout(seconds):
-            return await request.body()
-    except TimeoutError:
-        raise RequestRefused(504, f"the image took more than {seconds:g} seconds to arrive") from None
+Calling = Annotated[Caller, Depends(identify_caller)]  # a parameter of endpoints

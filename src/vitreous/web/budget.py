@@ -7,7 +7,7 @@ every map that is shown is the library's own result for a spec that is shown wit
 
 Other methods take a number of passes that the model determines (one per patch, region or channel). They are computed as
 they are, or refused before they start, with the estimated time and a spec that fits. What cannot be estimated beforehand
-is stopped by `web.projection` once its progress shows that it cannot finish in time.
+is stopped by `web.worker` once its progress shows that it cannot finish in time.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import SpecError
+from vitreous.web.schemas import SamplingPlan
 
 if TYPE_CHECKING:
     from vitreous.methods.method import Method
@@ -55,40 +56,6 @@ def measure_cost(vit: ViT) -> PassCost:
     return PassCost(*calibrate(vit, batch=8, budget=0.5))
 
 
-@dataclass(frozen=True, slots=True)
-class SampleBudget:
-    """The spec that is computed for a requested method.
-
-    Attributes
-    ----------
-    spec : str
-        What is computed: the requested method, with fewer samples where all of them would take too long.
-    requested : str
-        The method as it was requested, in canonical spelling.
-    option : str
-        The option that counts samples, such as "masks"; empty if the method has none.
-    asked, used : int
-        The requested and the used number of samples.
-    seconds : float or None
-        Estimated time for all requested samples, or for a method without samples; None if no estimate was needed.
-    previews : tuple of str
-        The same spec with fewer samples, in the order in which to show them.
-    """
-
-    spec: str
-    requested: str
-    option: str = ""
-    asked: int = 0
-    used: int = 0
-    seconds: float | None = None
-    previews: tuple[str, ...] = ()
-
-    @property
-    def share(self) -> float:
-        """Used samples as a fraction of the requested ones; 1 for a method without samples."""
-        return self.used / self.asked if self.asked else 1.0
-
-
 def find_sample_option(method: Method) -> str:
     """Return the option whose value the method's number of passes is proportional to, or an empty string."""
     values = method.settings
@@ -100,7 +67,7 @@ def find_sample_option(method: Method) -> str:
 
 def plan_samples(
     method: Method, sizes: Callable[[], Mapping[str, Any]], cost: Callable[[], PassCost], limit: float | int
-) -> SampleBudget:
+) -> SamplingPlan:
     """Choose how many samples of a method to compute.
 
     Parameters
@@ -119,8 +86,6 @@ def plan_samples(
     SpecError
         If the method has no samples to reduce and its estimated time exceeds the limit.
     """
-    from vitreous.bench.cost import evaluate_cost
-
     option = find_sample_option(method)
     if not option:
         return plan_fixed(method, sizes, cost, limit)
@@ -128,11 +93,12 @@ def plan_samples(
     requested = int(names[option])
 
     def passes_of(samples: int) -> tuple[float, float]:
-        values = {**names, option: samples}
-        return evaluate_cost(method.facts.forwards, values) or 0.0, evaluate_cost(method.facts.backwards, values) or 0.0
+        forwards, backwards = evaluate_passes(method, {**names, option: samples})
+        return forwards or 0.0, backwards or 0.0
 
+    plan = SamplingPlan(method=method.spec, spec=method.spec, option=option, asked=requested, used=requested)
     if sum(passes_of(requested)) <= 2 * MIN_SAMPLES:  # too little work for a measurement
-        return SampleBudget(method.spec, method.spec, option, requested, requested)
+        return plan
     measured = cost()
 
     def estimate(samples: int) -> float:
@@ -141,43 +107,49 @@ def plan_samples(
     def with_samples(samples: int) -> str:
         return method.with_options(**{option: samples}).spec
 
-    seconds, budget = estimate(requested), LIMIT_SHARE * limit
-    used = requested
-    if seconds > budget:
+    plan.seconds, budget = estimate(requested), LIMIT_SHARE * limit
+    if plan.seconds > budget:
         fixed, per_sample = estimate(0), estimate(1) - estimate(0)
-        used = min(requested, max(MIN_SAMPLES, round_down((budget - fixed) / per_sample)))
-    counts = [round_down(used / ratio) for ratio in PREVIEW_RATIOS] if estimate(used) > PREVIEW_FROM else []
-    previews = tuple(with_samples(count) for count in counts if MIN_SAMPLES <= count < used)
-    spec = method.spec if used == requested else with_samples(used)
-    return SampleBudget(spec, method.spec, option, requested, used, seconds, previews)
+        plan.used = min(requested, max(MIN_SAMPLES, round_down((budget - fixed) / per_sample)))
+    if plan.used < requested:
+        plan.spec = with_samples(plan.used)
+    if estimate(plan.used) > PREVIEW_FROM:
+        counts = [round_down(plan.used / ratio) for ratio in PREVIEW_RATIOS]
+        plan.previews = tuple(with_samples(count) for count in counts if MIN_SAMPLES <= count < plan.used)
+    return plan
 
 
 def plan_fixed(
     method: Method, sizes: Callable[[], Mapping[str, Any]], cost: Callable[[], PassCost], limit: float | int
-) -> SampleBudget:
+) -> SamplingPlan:
     """Plan a method that has no sample count: as it is, or refused if it cannot finish in time."""
-    formulas = (method.facts.forwards, method.facts.backwards)
-    if all(isinstance(formula, int) for formula in formulas):  # a few passes
-        return SampleBudget(method.spec, method.spec)
+    plan = SamplingPlan(method=method.spec, spec=method.spec)
+    if isinstance(method.facts.forwards, int) and isinstance(method.facts.backwards, int):  # a few passes
+        return plan
     passes = count_passes(method, sizes())
     if passes is None or sum(passes) <= 2 * MIN_SAMPLES:
-        return SampleBudget(method.spec, method.spec)
+        return plan
     measured = cost()
-    seconds = measured.estimate(passes)
-    if seconds > limit:
+    plan.seconds = measured.estimate(passes)
+    if plan.seconds > limit:
         fitting = find_coarser(method, sizes(), LIMIT_SHARE * limit / measured.forward)
         raise SpecError(
-            f"{method.spec!r} takes {sum(passes):,.0f} passes of this model, about {seconds:.0f} s here, and a request may take "
-            f"{limit:g} s; {fitting or DEFAULT_METHOD!r} fits, vitreous.explain(vit, image, target, {method.spec!r}) has no "
-            f"limit, and `vitreous serve --seconds {math.ceil(1.5 * seconds)}` allows it here"
+            f"{method.spec!r} takes {sum(passes):,.0f} passes of this model, about {plan.seconds:.0f} s here, and a request may "
+            f"take {limit:g} s; {fitting or DEFAULT_METHOD!r} fits, vitreous.explain(vit, image, target, {method.spec!r}) has no "
+            f"limit, and `vitreous serve --seconds {math.ceil(1.5 * plan.seconds)}` allows it here"
         )
-    return SampleBudget(method.spec, method.spec, seconds=seconds)
+    return plan
+
+
+def evaluate_passes(method: Method, names: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Return forward and backward passes by a method's formulas; None for one that is not a formula of these names."""
+    from vitreous.bench.cost import evaluate_cost
+
+    return evaluate_cost(method.facts.forwards, names), evaluate_cost(method.facts.backwards, names)
 
 
 def count_passes(method: Method, sizes: Mapping[str, Any]) -> tuple[float, float] | None:
     """Return forward and backward passes of a method without samples; None if they depend on the image."""
-    from vitreous.bench.cost import evaluate_cost
-
     names = {**sizes, **method.settings}
     repeated = 1
     if method.name == "pami":
@@ -186,7 +158,7 @@ def count_passes(method: Method, sizes: Mapping[str, Any]) -> tuple[float, float
         names["patches"] = count_windows(method.settings, sizes)
     elif method.fold is not None and method.name == "scorecam":  # the channels of every layer
         repeated = sizes["layers"]
-    forwards, backwards = (evaluate_cost(formula, names) for formula in (method.facts.forwards, method.facts.backwards))
+    forwards, backwards = evaluate_passes(method, names)
     return None if forwards is None or backwards is None else (repeated * forwards, repeated * backwards)
 
 

@@ -10,12 +10,15 @@ from typing import Any
 from cachetools import LRUCache
 
 ENTRY_BYTES = 512  # overhead counted for every entry
+NUMBER_BYTES = 32  # of a Python number and the reference to it, as in a response
 
 
 def count_bytes(value: Any) -> int:
-    """Approximate size of a value: tensors, arrays, strings, and containers or slotted objects of these."""
+    """Approximate size of a value: tensors, arrays, strings, numbers, and containers or slotted objects of these."""
     if isinstance(value, bytes | str):
         return len(value)
+    if isinstance(value, int | float):
+        return NUMBER_BYTES
     if (size := getattr(value, "nbytes", None)) is not None:
         return int(size)
     if isinstance(value, Mapping):

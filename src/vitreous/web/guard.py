@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
-from typing import Any
 from urllib.parse import urlsplit
 
-from vitreous.web.settings import Settings
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+from vitreous.web.settings import Settings
 
 MAX_BODY = 1 << 17  # bytes of a request that is not an image
 POLICY = (
@@ -38,26 +35,24 @@ class BodyTooLarge(Exception):  # noqa: N818 - an expected condition, answered w
 class Guard:
     """Plain ASGI rather than a framework middleware, so that a body is counted while it arrives."""
 
-    def __init__(self, app: Any, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app, self.settings = app, settings
 
-    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             await self.respond(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self.app(scope, receive, send)
 
-    async def respond(self, scope: Any, receive: Receive, send: Send) -> None:
+    async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope = rename_old(scope)
-        headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
-        send_guarded = with_headers(
-            send, DEMO_POLICY if scope["path"] == "/demo" else POLICY, choose_cache_control(scope["path"])
-        )
-        refusal = self.refusal(headers, scope["path"])
+        path: str = scope["path"]
+        send_guarded = with_headers(send, path)
+        refusal = self.refusal(Headers(scope=scope), path)
         if refusal is not None:
-            await refuse(send_guarded, *refusal)
+            await refusal(scope, receive, send_guarded)
             return
-        left, over, started = self.limit(scope["path"]), False, False
+        left, over, started = self.limit(path), False, False
 
         async def receive_counted() -> Message:
             nonlocal left, over
@@ -77,26 +72,29 @@ class Guard:
         with suppress(BodyTooLarge):
             await self.app(scope, receive_counted, send_unless_over)
         if over and not started:
-            await refuse(send_guarded, 413, f"a request may have at most {self.limit(scope['path']):,} bytes")
+            response = refuse(413, f"a request may have at most {self.limit(path):,} bytes")
+            await response(scope, receive, send_guarded)
 
-    def refusal(self, headers: dict[str, str], path: str) -> tuple[int, str] | None:
-        """Return status and sentence for a request that is refused before its body is read, else None."""
+    def refusal(self, headers: Headers, path: str) -> JSONResponse | None:
+        """Return the response to a request that is refused before its body is read, else None."""
         host, origin, length = headers.get("host", ""), headers.get("origin"), headers.get("content-length", "0")
         if not self.settings.answers_to(host):
-            return 400, "this playground is not addressed by that Host; open the address that `vitreous serve` printed"
+            return refuse(
+                400, "this playground is not addressed by that Host; open the address that `vitreous serve` printed"
+            )
         if origin is not None and parse_origin_host(origin) != host.lower():
-            return 403, "requests come from the playground's own page only"
+            return refuse(403, "requests come from the playground's own page only")
         if not length.isascii() or not length.isdigit():
-            return 400, "Content-Length must be a whole number"
+            return refuse(400, "Content-Length must be a whole number")
         if int(length) > self.limit(path):
-            return 413, f"a request may have at most {self.limit(path):,} bytes, not {int(length):,}"
+            return refuse(413, f"a request may have at most {self.limit(path):,} bytes, not {int(length):,}")
         return None
 
     def limit(self, path: str) -> int:
         return self.settings.upload if path == "/api/images" else MAX_BODY
 
 
-def rename_old(scope: Any) -> Any:
+def rename_old(scope: Scope) -> Scope:
     """The request with paths and query parameters of earlier versions replaced by their new names."""
     query = re.sub(rb"(^|&)picture=", rb"\1image=", scope["query_string"])
     return {**scope, "path": OLD_PATHS.get(scope["path"], scope["path"]), "query_string": query}
@@ -109,27 +107,20 @@ def parse_origin_host(origin: str) -> str:
         return ""
 
 
-def choose_cache_control(path: str) -> str:
-    """Pages are revalidated on every visit; API responses are not stored."""
-    return "no-store" if path.startswith("/api/") else "no-cache"
-
-
-def with_headers(send: Send, policy: str, cache: str) -> Send:
-    """Return a `send` that adds the security headers which a response does not set itself."""
+def with_headers(send: Send, path: str) -> Send:
+    """Return a `send` that adds the headers which a response does not set itself."""
+    policy = DEMO_POLICY if path == "/demo" else POLICY
+    cache = "no-store" if path.startswith("/api/") else "no-cache"  # pages are revalidated on every visit
+    headers = {**HEADERS, "content-security-policy": policy, "cache-control": cache}
 
     async def guarded(message: Message) -> None:
         if message["type"] == "http.response.start":
-            present = {key.lower() for key, _ in message["headers"]}
-            added = {**HEADERS, "content-security-policy": policy, "cache-control": cache}
-            missing = [(k.encode(), v.encode()) for k, v in added.items() if k.encode() not in present]
-            message = {**message, "headers": [*message["headers"], *missing]}
+            for name, value in headers.items():
+                MutableHeaders(scope=message).setdefault(name, value)
         await send(message)
 
     return guarded
 
 
-async def refuse(send: Send, status: int, sentence: str) -> None:
-    body = json.dumps({"error": sentence}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def refuse(status: int, sentence: str) -> JSONResponse:
+    return JSONResponse({"error": sentence}, status)

@@ -57,20 +57,26 @@ class SceneName:
         return match and cls(match[1], int(match[2]), int(match[3]), match[4] if match[1] == "shortcut" else None)
 
     @property
-    def options(self) -> dict[str, Any]:
-        return {} if self.mark is None else {"mark": self.mark}
+    def caption(self) -> str:
+        return CAPTIONS[self.kind]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of `vitreous.scenes.draw`."""
+        mark = {} if self.mark is None else {"mark": self.mark}
+        return {"seed": self.seed, "index": self.index, **mark}
 
     def draw(self) -> Scene:
         """Draw the scene."""
         from vitreous.scenes import draw
 
-        return draw(self.kind, self.seed, self.index, **self.options)
+        return draw(self.kind, **self.arguments)
 
     @property
     def python(self) -> str:
         """The call that draws it."""
-        mark = "" if self.mark is None else f", mark={self.mark!r}"
-        return f"vitreous.scenes.draw({self.kind!r}, seed={self.seed}, index={self.index}{mark})"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        return f"vitreous.scenes.draw({self.kind!r}, {arguments})"
 
 
 class ImageStore:
@@ -86,24 +92,21 @@ class ImageStore:
         self._uploads.put(name, data)
         return name, image.width, image.height
 
-    def has(self, name: str) -> bool:
-        return SceneName.parse(name) is not None or self._uploads.get(name) is not None
+    def find(self, name: str) -> SceneName | bytes:
+        """Return the scene of this name or the bytes of an upload; raise `NotAvailable` for a forgotten upload."""
+        source = SceneName.parse(name) or self._uploads.get(name)
+        if source is None:
+            raise NotAvailable("that image is not here any more; drop it again, or choose a bundled one")
+        return source
 
     def get(self, name: str) -> Image:
         """Return the image, upright and in RGB; raise `NotAvailable` for a forgotten upload."""
         from PIL import Image
 
-        scene = SceneName.parse(name)
-        if scene is not None:
-            return Image.fromarray(scene.draw().image)
-        data = self._uploads.get(name)
-        if data is None:
-            raise make_missing_error()
-        return open_upload(data, self.settings.pixels)
-
-
-def make_missing_error() -> NotAvailable:
-    return NotAvailable("that image is not here any more; drop it again, or choose a bundled one")
+        source = self.find(name)
+        if isinstance(source, bytes):
+            return open_upload(source, self.settings.pixels)
+        return Image.fromarray(source.draw().image)
 
 
 def open_upload(data: bytes, max_pixels: int) -> Image:

@@ -13,6 +13,7 @@ from vitreous.core.errors import DataError, ModelError, VitreousError
 from vitreous.web.settings import Settings
 
 if TYPE_CHECKING:
+    from vitreous.models.image_input import Preprocess
     from vitreous.models.vit import ViT
 
 EMBEDDED = {
@@ -25,9 +26,6 @@ MAX_LOADED = 3  # models kept in memory
 
 class NotAvailable(VitreousError, LookupError):  # noqa: N818 - answered with 404
     """An unknown model or image."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +147,9 @@ class ModelPool:
             )
         self._loaded[name] = vit
         return vit
+
+    def preprocess(self, name: str) -> Preprocess:
+        """Return the preprocessing of a model's images, loading the model if necessary."""
+        preprocess = self.vit(name).preprocess
+        assert preprocess is not None  # `vit` refuses models without it
+        return preprocess

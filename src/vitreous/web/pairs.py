@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import ConfigDict, Field
 
 from vitreous.core.errors import ModelError, ShapeError, SpecError
-from vitreous.web.await_job import ERRORS, await_result
+from vitreous.web.await_job import ERRORS, Calling
 from vitreous.web.budget import LIMIT_SHARE
 from vitreous.web.responses import round_numbers, to_finite
-from vitreous.web.schemas import ImageField, ImageName, ModelName, Pair, Schema, Score, Spec
+from vitreous.web.schemas import ImageName, Pair, Schema, Score, Spec, Subject
 from vitreous.web.service import Service, errors_of_spec, resolve_untrusted
 
 if TYPE_CHECKING:
@@ -52,13 +50,11 @@ class PairOffer(Schema):
     methods: list[str]
 
 
-class PairRequest(Schema):
+class PairRequest(Subject):
     """Two images, or an image and a text."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(frozen=True)
 
-    model: ModelName
-    image: ImageField
     other: ImageName | None = None
     text: Annotated[str, Field(min_length=1, max_length=300)] | None = None
     method: Spec = "decompx"
@@ -90,18 +86,6 @@ class PairExplained(Schema):
 # ── work, in the worker's thread ─────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class PairPayload:
-    """One pair: `second` is the name of an image, or a text."""
-
-    model: str
-    first: str
-    second: str
-    is_text: bool
-    method: str
-    similarity: Literal["cosine", "dot"]
-
-
 class PairWork:
     """Explains pairs with the models of a service.
 
@@ -124,24 +108,23 @@ class PairWork:
         names = self.service.models.entries
         return PairOffer(models=[PairModel(name=name, text=self.has_text(name)) for name in names], methods=[*METHODS])
 
-    def explain(self, payloads: Sequence[PairPayload]) -> list[PairExplained]:
-        """Explain one pair; others of the batch are the same."""
+    def explain(self, body: PairRequest) -> PairExplained:
+        """Explain one pair."""
         from vitreous.pairs import explain_pair
         from vitreous.pairs.contributions import NAMED
         from vitreous.pairs.towers import without_classifier
 
-        payload = payloads[0]
-        vit = without_classifier(self.service.models.vit(payload.model))
-        method = payload.method if payload.method in NAMED else resolve_untrusted(payload.method)
-        self.refuse_too_long(payload, vit)
-        image = self.service.images.get(payload.first)
-        second = payload.second if payload.is_text else self.service.images.get(payload.second)
-        other: Any = self.text_tower(payload.model) if payload.is_text else vit
-        options: dict[str, Any] = {"samples": SAMPLES} if payload.method == "fixlip" else {}
+        images = self.service.images
+        vit = without_classifier(self.service.models.vit(body.model))
+        method = body.method if body.method in NAMED else resolve_untrusted(body.method)
+        self.refuse_too_long(body, vit)
+        image = images.get(body.image)
+        other, second = (vit, images.get(body.other)) if body.other else (self.text_tower(body.model), body.text)
+        options: dict[str, Any] = {"samples": SAMPLES} if body.method == "fixlip" else {}
         begun = time.monotonic()
-        with errors_of_spec(payload.method):
-            pair = explain_pair(vit, image, other, second, method, similarity=payload.similarity, **options)
-        return [describe_pair(pair, time.monotonic() - begun)] * len(payloads)
+        with errors_of_spec(body.method):
+            pair = explain_pair(vit, image, other, second, method, similarity=body.similarity, **options)
+        return describe_pair(pair, time.monotonic() - begun)
 
     def text_tower(self, model: str) -> TextTower:
         from vitreous.pairs.text_tower import TextTower
@@ -152,21 +135,21 @@ class PairWork:
             self.texts[model] = TextTower.from_pretrained(self.service.models.entry(model).load.removeprefix("hf:"))
         return self.texts[model]
 
-    def refuse_too_long(self, payload: PairPayload, vit: ViT) -> None:
+    def refuse_too_long(self, body: PairRequest, vit: ViT) -> None:
         """Raise `SpecError` if the passes of both sides would take longer than a request may."""
-        cost = self.service.cost(payload.model, self.service.models.vit(payload.model))
+        cost = self.service.cost(body.model, self.service.models.vit(body.model))
         passes = {
             "occlusion": (vit.layout(vit.size).patches + 1) * cost.forward,
             "fixlip": SAMPLES * cost.forward,
             "exclip": 10 * vit.outputs * (cost.forward + cost.backward) / vit.depth,
         }
-        seconds = 2 * passes.get(payload.method, vit.outputs * (cost.forward + cost.backward))
+        seconds = 2 * passes.get(body.method, vit.outputs * (cost.forward + cost.backward))
         limit = LIMIT_SHARE * self.service.settings.seconds
         if seconds > limit:
             quick = min(passes, key=lambda name: passes[name])
             fits = f"{quick!r} would take about {2 * passes[quick]:.0f} s; " if 2 * passes[quick] <= limit else ""
             raise SpecError(
-                f"{payload.method!r} takes one pass per number of the embedding ({vit.outputs}), about {seconds:.0f} s here, more "
+                f"{body.method!r} takes one pass per number of the embedding ({vit.outputs}), about {seconds:.0f} s here, more "
                 f"than the {limit:.0f} s for a request; {fits}vitreous.explain_pair has no limit"
             )
 
@@ -201,26 +184,19 @@ def describe_side(pair: PairAttribution, side: Side) -> PairSide:
 # ── endpoints ────────────────────────────────────────────────────────────────────────────────────
 
 
-def get_pair_work(request: Request) -> PairWork:
-    return request.app.state.pairs
-
-
 @pairs_api.get("/about")
 async def about_pairs(request: Request) -> PairOffer:
     """Models, whether each compares images with texts, and methods."""
-    return get_pair_work(request).offer()
+    return request.app.state.pairs.offer()
 
 
 @pairs_api.post("/explain")
-async def explain_pairs(request: Request, body: PairRequest) -> PairExplained:
+async def explain_pairs(caller: Calling, body: PairRequest) -> PairExplained:
     """Share of every pair of patches, or of every patch and word, in the similarity of two inputs.
 
     The embedding of a classifier is the vector that its last layer reads. Give either `other` or `text`.
     """
-    work = get_pair_work(request)
-    work.service.models.entry(body.model)
-    second = body.other if body.text is None else body.text
-    if second is None or (body.other is not None and body.text is not None):
+    caller.service.models.entry(body.model)
+    if (body.other is None) == (body.text is None):
         raise ShapeError("a pair has a second image or a text: give either other or text")
-    payload = PairPayload(body.model, body.image, second, body.text is not None, body.method, body.similarity)
-    return await await_result(request, ("pair", payload), work.explain, payload)
+    return await caller.compute(caller.request.app.state.pairs.explain, body)

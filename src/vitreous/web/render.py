@@ -58,13 +58,7 @@ def describe_crop(size: tuple[int, int], preprocess: Preprocess) -> Crop:
     height, width = size
     left, top, right, bottom = preprocess.window(size)
     box = max(left, 0.0), max(top, 0.0), min(right, float(width)), min(bottom, float(height))
-    cut = {
-        "left": box[0] / width,
-        "top": box[1] / height,
-        "right": 1 - box[2] / width,
-        "bottom": 1 - box[3] / height,
-    }
-    cut = {side: max(share, 0.0) for side, share in cut.items()}
+    cut = {"left": box[0] / width, "top": box[1] / height, "right": 1 - box[2] / width, "bottom": 1 - box[3] / height}
     seen = max(box[2] - box[0], 0.0) * max(box[3] - box[1], 0.0) / (width * height)
     padded = min(left / width, top / height, 1 - right / width, 1 - bottom / height) < -VISIBLE_SHARE
     return Crop(box=list(box), seen=seen, **cut, padded=padded, sentence=describe_cut(cut, seen, padded))
@@ -72,21 +66,13 @@ def describe_crop(size: tuple[int, int], preprocess: Preprocess) -> Crop:
 
 def describe_cut(cut: dict[str, float], seen: float, padded: bool) -> str:
     """Return one or two sentences about the cut, or an empty string where nothing is cut off or added."""
-    sides = {
-        "left and right": ("left", "right", "width"),
-        "top and bottom": ("top", "bottom", "height"),
-    }
     parts = []
-    for both, (first, second, length) in sides.items():
+    for first, second, length in (("left", "right", "width"), ("top", "bottom", "height")):
         shares = {first: cut[first], second: cut[second]}
-        if round(100 * shares[first]) == round(100 * shares[second]) and shares[first] >= VISIBLE_SHARE:
-            parts.append(f"{format_share(shares[first])} of its {length} on the {both} each")
-        else:
-            parts += [
-                f"{format_share(share)} of its {length} on the {side}"
-                for side, share in shares.items()
-                if share >= VISIBLE_SHARE
-            ]
+        if round(100 * cut[first]) == round(100 * cut[second]):
+            shares = {f"{first} and {second} each": cut[first]}
+        visible = {sides: share for sides, share in shares.items() if share >= VISIBLE_SHARE}
+        parts += [f"{format_share(share)} of its {length} on the {sides}" for sides, share in visible.items()]
     sentences = []
     if parts:
         sentences.append(

@@ -1,21 +1,20 @@
-"""Results as response types; undefined numbers become null."""
+"""Parts of responses made of tensors and attributions; undefined numbers become null."""
 
 from __future__ import annotations
 
 import math
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from vitreous.core.errors import ShapeError
 from vitreous.web import schemas
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from vitreous.methods.attribution import Attribution
-    from vitreous.web.budget import SampleBudget
-    from vitreous.web.service import Explanation, PerturbationCurve
+    from vitreous.models.vit import ViT
 
 TOP_CLASSES = 5
 
@@ -33,31 +32,29 @@ def round_numbers(values: Tensor) -> list[float | None]:
     return [None if number is None else float(f"{number:.7g}") for number in list_finite_numbers(values)]
 
 
-def list_top_classes(probabilities: Tensor, names: list[str]) -> list[schemas.ClassProbability]:
+def list_colours(low: float) -> list[list[int]]:
+    """Return 256 colours of the library's scale from `low` to 1: signed from −1, unsigned from 0."""
+    from vitreous.draw.scale import Scale
+
+    colours = Scale(low, 1.0, 0.0, 1.0, low < 0).ramp(opacity=None)
+    return (colours * 255).round().astype(int).tolist()
+
+
+def describe_class(vit: ViT, index: int, probability: float) -> schemas.ClassProbability:
+    return schemas.ClassProbability(index=index, name=vit.class_name(index), probability=to_finite(probability))
+
+
+def describe_prediction(vit: ViT, probabilities: Tensor, visible: Tensor) -> schemas.Prediction:
     best = probabilities.nan_to_num(-1).topk(min(TOP_CLASSES, len(probabilities))).indices.tolist()
-    return [
-        schemas.ClassProbability(index=i, name=names[i], probability=to_finite(float(probabilities[i]))) for i in best
-    ]
-
-
-def describe_prediction(
-    probabilities: Tensor, names: list[str], removed: Sequence[int], grid: Sequence[int]
-) -> schemas.Prediction:
-    patches = grid[0] * grid[1]
     return schemas.Prediction(
-        top=list_top_classes(probabilities, names),
+        top=[describe_class(vit, index, float(probabilities[index])) for index in best],
         probabilities=round_numbers(probabilities),
-        kept=patches - len(removed),
-        patches=patches,
+        kept=int(visible.sum()),
+        patches=len(visible),
     )
 
 
-def describe_plan(plan: SampleBudget) -> schemas.SamplingPlan:
-    values = asdict(plan)
-    return schemas.SamplingPlan(method=values.pop("requested"), **values)
-
-
-def describe_samples(plan: SampleBudget) -> schemas.Samples | None:
+def describe_samples(plan: schemas.SamplingPlan) -> schemas.Samples | None:
     """Return the sample count of a plan and, where it was reduced, a sentence that says so and what to do."""
     if not plan.option:
         return None
@@ -65,35 +62,34 @@ def describe_samples(plan: SampleBudget) -> schemas.Samples | None:
     if plan.used < plan.asked:
         sentence = (
             f"{plan.used:,} of {plan.asked:,} {plan.option}; all of them would take about {plan.seconds:.0f} s here. "
-            f"To run all: vitreous.explain(vit, image, target, {plan.requested!r})"
+            f"To run all: vitreous.explain(vit, image, target, {plan.method!r})"
         )
-    return schemas.Samples(
-        option=plan.option, used=plan.used, asked=plan.asked, seconds=plan.seconds, sentence=sentence
-    )
+    return schemas.Samples(**plan.model_dump(include={"option", "used", "asked", "seconds"}), sentence=sentence)
 
 
-def describe_explanation(explanation: Explanation, evidence: dict[int, Any], plan: SampleBudget) -> schemas.Explained:
-    first = explanation.rows[0]
+def describe_explanation(
+    rows: Sequence[Attribution], evidence: dict[int, Any], class_specific: bool, seconds: float
+) -> schemas.Explained:
+    first = rows[0]
     return schemas.Explained(
         method=first.method,
         grid=list(first.layout.grid),
-        signed=any(row.signed for row in explanation.rows),
-        class_specific=explanation.class_specific,
-        maps=[describe_map(row, evidence) for row in explanation.rows],
+        signed=any(row.signed for row in rows),
+        class_specific=class_specific,
+        maps=[describe_map(row, evidence) for row in rows],
         caveat=str(first.provenance.get("caveat", "")),
-        seconds=explanation.seconds,
-        samples=describe_samples(plan),
+        seconds=seconds,
     )
 
 
 def describe_map(attribution: Attribution, evidence: dict[int, Any]) -> schemas.Map:
-    from vitreous.web.service import get_patch_scores
-
     target = int(attribution.targets[0])
+    if attribution.patches is None:
+        raise ShapeError(f"{attribution.method!r} has no scores of patches")
     return schemas.Map(
         target=target,
         name=attribution.names[0] if attribution.names else f"class {target}",
-        scores=round_numbers(get_patch_scores(attribution)[0]),
+        scores=round_numbers(attribution.patches[0]),
         pixels=None if attribution.native_pixels is None else encode_pixels(attribution.native_pixels[0]),
         evidence=match_evidence(attribution, evidence[target]) if target in evidence else None,
     )
@@ -116,40 +112,12 @@ def match_evidence(attribution: Attribution, mask: Any) -> schemas.EvidenceMatch
     return schemas.EvidenceMatch(peak=hit > 0.5, precision=to_finite(precision))
 
 
-def describe_curve(perturbation: PerturbationCurve, target: int, names: list[str]) -> schemas.Curve:
-    def points(side: int) -> list[schemas.CurvePoint]:
-        rows = zip(
-            perturbation.counts,
-            list_finite_numbers(perturbation.probability[side]),
-            perturbation.top[side].tolist(),
-            list_finite_numbers(perturbation.top_probability[side]),
-            strict=True,
-        )
-        return [
-            schemas.CurvePoint(
-                count=count,
-                probability=probability,
-                top=[schemas.ClassProbability(index=first, name=names[first], probability=first_probability)],
-            )
-            for count, probability, first, first_probability in rows
-        ]
-
-    deletion_area, insertion_area = list_finite_numbers(perturbation.areas)
-    return schemas.Curve(
-        method=perturbation.method,
-        target=target,
-        order=perturbation.order,
-        deletion=points(0),
-        insertion=points(1),
-        deletion_area=deletion_area,
-        insertion_area=insertion_area,
-    )
-
-
-def describe_layers(views: dict[str, Any], target: int, grid: Sequence[int]) -> schemas.Layers:
-    rows = zip(views["layers"], views["totals"], views["starts"], strict=True)
-    frames = [
-        schemas.LayerMap(layer=layer, scores=round_numbers(signal), start=start, total=round_numbers(total))
-        for layer, (signal, total, start) in enumerate(rows)
+def list_curve_points(
+    vit: ViT, counts: Sequence[int], probabilities: Tensor, top: Tensor, top_probabilities: Tensor
+) -> list[schemas.CurvePoint]:
+    """Return one point per number of patches: the probability of the explained class, and the most probable class."""
+    rows = zip(counts, list_finite_numbers(probabilities), top.tolist(), top_probabilities.tolist(), strict=True)
+    return [
+        schemas.CurvePoint(count=count, probability=probability, top=[describe_class(vit, index, top_probability)])
+        for count, probability, index, top_probability in rows
     ]
-    return schemas.Layers(method=views["method"], target=target, grid=list(grid), signed=views["signed"], frames=frames)

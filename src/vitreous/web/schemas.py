@@ -13,6 +13,8 @@ ImageName = Annotated[str, Field(pattern=NAME, max_length=64, description="A bun
 ImageField = Annotated[ImageName, Field(validation_alias=AliasChoices("image", "picture"))]  # "picture" for one release
 Spec = Annotated[str, Field(min_length=1, max_length=160, description="A method, such as decompx+skipplus.")]
 Target = Annotated[int, Field(ge=0, le=100_000, description="A class by its index.")]
+Targets = Annotated[list[Target], Field(min_length=1, max_length=2)]
+Removed = Annotated[list[Annotated[int, Field(ge=0, lt=65_536)]], Field(max_length=16_384)]  # patches
 Question = Literal["probability", "logit", "margin"]
 Score = float | None  # None: undefined
 Pair = Annotated[list[int], Field(min_length=2, max_length=2)]  # rows and columns
@@ -43,32 +45,35 @@ class Subject(Schema):
 class PredictRequest(Subject):
     """Patches to remove before the prediction."""
 
-    removed: Annotated[list[Annotated[int, Field(ge=0, lt=65_536)]], Field(max_length=16_384)] = []
+    removed: Removed = []
 
 
-class ExplainRequest(Subject):
-    """A method and one or two classes."""
+class MapRequest(Subject):
+    """What is asked about the model's output."""
 
-    method: Spec
-    targets: Annotated[list[Target], Field(min_length=1, max_length=2)]
     question: Question = "probability"
 
 
-class SingleRequest(Subject):
+class ExplainRequest(MapRequest):
+    """A method and one or two classes."""
+
+    method: Spec
+    targets: Targets
+
+
+class SingleRequest(MapRequest):
     """A method and one class."""
 
     method: Spec
     target: Target
-    question: Question = "probability"
 
 
-class ScreenRequest(Subject):
+class ScreenRequest(MapRequest):
     """Everything that is on the page."""
 
     methods: Annotated[list[Spec], Field(min_length=1, max_length=6)]
-    targets: Annotated[list[Target], Field(min_length=1, max_length=2)]
-    question: Question = "probability"
-    removed: Annotated[list[Annotated[int, Field(ge=0, lt=65_536)]], Field(max_length=16_384)] = []
+    targets: Targets
+    removed: Removed = []
 
 
 # ── responses ────────────────────────────────────────────────────────────────────────────────────
@@ -173,25 +178,37 @@ class Prediction(Schema):
     patches: int
 
 
-class SamplingPlan(Schema):
-    """How a method that samples is computed here within the time limit."""
+class SampleCount(Schema):
+    """How many samples of a method are computed."""
 
-    method: str = Field(description="The method that was requested.")
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+    option: str = Field(default="", description="The option that counts samples; empty if there is none.")
+    used: int = 0
+    asked: int = 0
+    seconds: float | None = Field(
+        default=None, description="Estimated seconds for all requested samples on this machine."
+    )
+
+    @property
+    def share(self) -> float:
+        """Used samples as a fraction of the requested ones; 1 for a method without samples."""
+        return self.used / self.asked if self.asked else 1.0
+
+
+class SamplingPlan(SampleCount):
+    """How a method is computed here within the time limit: with fewer samples where all of them would take too long."""
+
+    method: str = Field(description="The method that was requested, in canonical spelling.")
     spec: str = Field(description="What `/api/explain` computes for it.")
-    option: str = Field(description="The option that counts samples; empty if there is none.")
-    used: int
-    asked: int
-    seconds: float | None = Field(description="Estimated seconds for all requested samples on this machine.")
-    previews: list[str] = Field(description="The same with fewer samples, to show while the last one is computed.")
+    previews: tuple[str, ...] = Field(
+        default=(), description="The same with fewer samples, to show while the last one is computed."
+    )
 
 
-class Samples(Schema):
+class Samples(SampleCount):
     """How many samples a map is made of."""
 
-    option: str
-    used: int
-    asked: int
-    seconds: float | None = Field(description="Estimated seconds for all requested samples on this machine.")
     sentence: str = Field(description="Says that fewer samples were used than requested; empty if all were.")
 
 

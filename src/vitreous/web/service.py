@@ -1,4 +1,7 @@
-"""What the worker computes: predictions, maps, curves, layers. Everything here runs in the worker's thread."""
+"""What the worker computes, as response types: facts, predictions, maps, curves, layers, images.
+
+Everything here runs in the worker's thread.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,19 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import Caveat, ShapeError, SpecError, VitreousError
-from vitreous.web.budget import MeasureCost, PassCost, SampleBudget, measure_cost, plan_samples
+from vitreous.web import render, responses, schemas
+from vitreous.web.budget import MeasureCost, PassCost, measure_cost, plan_samples
 from vitreous.web.cache import Cache
+from vitreous.web.exports import export_archive, export_json, join_classes
 from vitreous.web.image_store import ImageStore
 from vitreous.web.model_pool import ModelPool
-from vitreous.web.projection import WouldExceedLimit
 from vitreous.web.settings import Settings
-from vitreous.web.worker import Abandoned, Worker
+from vitreous.web.worker import Abandoned, Worker, WouldExceedLimit
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +36,8 @@ MAX_OPTION = 64  # a whole number in a spec may be as large, or four times its d
 
 log = logging.getLogger("vitreous.web")
 
+PredictPayload = tuple[str, str, tuple[int, ...]]  # model, image, removed patches
+
 
 @dataclass(frozen=True, slots=True)
 class ExplainPayload:
@@ -42,30 +49,10 @@ class ExplainPayload:
     targets: tuple[int, ...]
     question: str
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Explanation:
-    """One attribution per class, and how long they took."""
-
-    rows: list[Attribution]
-    class_specific: bool
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PerturbationCurve:
-    """Predictions as `counts` of the highest-ranked patches are removed (deletion), or are all that is left (insertion).
-
-    `probability` and `top` have one row for deletion and one for insertion; `areas` are normalised areas under them.
-    """
-
-    method: str
-    order: list[int]
-    counts: list[int]
-    probability: Tensor  # [2 s]
-    top: Tensor  # [2 s], class index
-    top_probability: Tensor  # [2 s]
-    areas: Tensor  # [2]
+    @classmethod
+    def make(cls, body: schemas.MapRequest, spec: str, targets: Sequence[int]) -> ExplainPayload:
+        """Return the payload for the model, image and question of a request; classes that it names twice count once."""
+        return cls(body.model, body.image, spec, tuple(dict.fromkeys(targets)), body.question)
 
 
 class Service:
@@ -93,32 +80,66 @@ class Service:
         key = ("tensor", model, image)
         tensor = self.cache.get(key)
         if tensor is None:
-            preprocess = self.models.vit(model).preprocess
-            assert preprocess is not None
-            tensor = preprocess(self.images.get(image))
+            tensor = self.models.preprocess(model)(self.images.get(image))
             self.cache.put(key, tensor)
         return tensor
 
-    def facts(self, payloads: Sequence[str]) -> list[dict[str, Any]]:
-        """Return depth, grid and class names of a model."""
-        vit = self.models.vit(payloads[0])
-        names = [vit.class_name(index) for index in range(vit.outputs)]
-        return [{"depth": vit.depth, "grid": list(get_input_layout(vit).grid), "classes": names} for _ in payloads]
+    def about(self) -> schemas.About:
+        """Return what the page needs before it can draw anything: models, methods, colour scales and limits."""
+        from vitreous import __version__, list_methods
+        from vitreous.draw.scale import OPACITY, QUANTILE
 
-    def plan(self, payloads: Sequence[tuple[str, str]]) -> list[SampleBudget]:
-        """Return the spec to compute for every (model, method)."""
-        plans = []
-        for model, spec in payloads:
-            with errors_of_spec(spec):
-                method = resolve_untrusted(spec)
-                vit = self.models.vit(model)
-                limit = self.settings.seconds
-                plans.append(
-                    plan_samples(
-                        method, lambda v=vit: read_model_sizes(v), lambda m=model, v=vit: self.cost(m, v), limit
-                    )
-                )
-        return plans
+        settings, fields = self.settings, schemas.MethodFacts.model_fields
+        return schemas.About(
+            version=__version__,
+            models=[schemas.ModelOffer(name=entry.name, note=entry.note) for entry in self.models.entries.values()],
+            methods=[schemas.MethodFacts(**{key: facts[key] for key in fields}) for facts in list_methods()],
+            default=DEFAULT_METHOD,
+            colours=schemas.Colours(
+                signed=responses.list_colours(-1.0),
+                unsigned=responses.list_colours(0.0),
+                opacity=OPACITY,
+                quantile=QUANTILE,
+            ),
+            seconds=settings.seconds,
+            upload=settings.upload,
+            pixels=settings.pixels,
+            demo=settings.has_demo,
+        )
+
+    def facts(self, model: str) -> schemas.ModelFacts:
+        """Return depth, grid and class names of a model."""
+        vit = self.models.vit(model)
+        names = [vit.class_name(index) for index in range(vit.outputs)]
+        return schemas.ModelFacts(model=model, depth=vit.depth, grid=list(get_input_layout(vit).grid), classes=names)
+
+    def describe_image(self, model: str, image: str) -> schemas.ImageFacts:
+        """Return the size of an image, the part of it that a model sees, and the classes whose evidence is known."""
+        source, original = self.images.find(image), self.images.get(image)
+        size = original.height, original.width
+        return schemas.ImageFacts(
+            image=image,
+            words="your image" if isinstance(source, bytes) else source.caption,
+            known=sorted(render.find_evidence(image, model)),
+            size=list(size),
+            crop=render.describe_crop(size, self.models.preprocess(model)),
+        )
+
+    def draw_input(self, model: str, image: str) -> bytes:
+        """Return a PNG of the part of an image that a model sees."""
+        return render.encode_png(render.render_input(self.images.get(image), self.models.preprocess(model)))
+
+    def draw_crop(self, model: str, image: str) -> bytes:
+        """Return a PNG of the whole image in which what a model does not see is dimmed."""
+        return render.encode_png(render.render_crop(self.images.get(image), self.models.preprocess(model)))
+
+    def plan(self, model: str, spec: str) -> schemas.SamplingPlan:
+        """Return the spec to compute for a method."""
+        with errors_of_spec(spec):
+            method, vit = resolve_untrusted(spec), self.models.vit(model)
+            return plan_samples(
+                method, lambda: read_model_sizes(vit), lambda: self.cost(model, vit), self.settings.seconds
+            )
 
     def cost(self, model: str, vit: ViT) -> PassCost:
         """Return the measured cost of a model's passes; measured once, and again after `check_estimate` dropped it."""
@@ -126,7 +147,7 @@ class Service:
             self._costs[model] = self._measure_cost(vit)
         return self._costs[model]
 
-    def check_estimate(self, model: str, plan: SampleBudget, seconds: float) -> None:
+    def check_estimate(self, model: str, plan: schemas.SamplingPlan, seconds: float) -> None:
         """Drop a model's measured cost where an explanation took less than half or more than twice its estimate.
 
         The machine may have been busy, or idle, when the model was measured.
@@ -138,8 +159,8 @@ class Service:
             del self._costs[model]
             self.plan_version += 1
 
-    def predict(self, payloads: Sequence[tuple[str, str, tuple[int, ...]]]) -> list[Tensor]:
-        """Return probabilities [c] for every (model, image, removed patches); the model is the same for all."""
+    def predict(self, payloads: Sequence[PredictPayload]) -> list[schemas.Prediction]:
+        """Return the prediction for every (model, image, removed patches); the model is the same for all."""
         import torch
 
         from vitreous.capture.probe import Probe
@@ -150,49 +171,58 @@ class Service:
         for row, (_, _, removed) in zip(keep, payloads, strict=True):
             check_patches(removed, probe.layout.patches)
             row[0, list(removed)] = False
-        return list(probe.logits(keep)[:, 0].double().softmax(-1).cpu())
+        probabilities = probe.logits(keep)[:, 0].double().softmax(-1).cpu()
+        rows = zip(probabilities, keep[:, 0], strict=True)
+        return [responses.describe_prediction(vit, own_probabilities, visible) for own_probabilities, visible in rows]
 
-    def explain(self, payloads: Sequence[ExplainPayload]) -> list[Explanation]:
-        """Return one attribution per class for every payload; they differ in image and classes only."""
+    def explain(self, payloads: Sequence[ExplainPayload]) -> list[schemas.Explained]:
+        """Return one map per class for every payload; they differ in image and classes only."""
+        class_specific = resolve_untrusted(payloads[0].method).class_specific
+        groups, seconds = self.attribute(payloads)
+        return [
+            responses.describe_explanation(
+                rows, render.find_evidence(payload.image, payload.model), class_specific, seconds
+            )
+            for payload, rows in zip(payloads, groups, strict=True)
+        ]
+
+    def attribute(self, payloads: Sequence[ExplainPayload]) -> tuple[list[list[Attribution]], float]:
+        """Return one attribution per class for every payload, and the seconds that they took; they are cached singly."""
         import torch
 
         from vitreous.front import explain
 
         first, count = payloads[0], len(payloads[0].targets)
-        with errors_of_spec(first.method):
+        with errors_of_spec(first.method), warnings.catch_warnings():
+            warnings.simplefilter("ignore", Caveat)  # stored in the provenance and shown beside the map
             method = resolve_untrusted(first.method)
             images = torch.stack([self.tensor(payload.model, payload.image) for payload in payloads])
             targets = [list(payload.targets) for payload in payloads]
+            vit, precision = self.models.vit(first.model), self.settings.precision
             begun = time.monotonic()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", Caveat)  # stored in the provenance and shown beside the map
-                attribution = explain(
-                    self.models.vit(first.model),
-                    images,
-                    targets,
-                    method,
-                    first.question,
-                    precision=self.settings.precision,
-                ).cpu()
+            attribution = explain(vit, images, targets, method, first.question, precision=precision).cpu()
             seconds = time.monotonic() - begun
         rows = [attribution[row] for row in range(len(attribution))]
         for row, single in enumerate(rows):
             payload = payloads[row // count]
             self.cache.put(make_map_key(payload, payload.targets[row % count]), single)
-        groups = [rows[start : start + count] for start in range(0, len(rows), count)]
-        return [Explanation(group, method.class_specific, seconds) for group in groups]
+        return [rows[start : start + count] for start in range(0, len(rows), count)], seconds
 
     def maps(self, payload: ExplainPayload) -> list[Attribution]:
         """Return one attribution per class, computing those that are not cached."""
         by_target = {target: self.cache.get(make_map_key(payload, target)) for target in payload.targets}
         lacking = tuple(target for target, cached in by_target.items() if cached is None)
         if lacking:
-            request = ExplainPayload(payload.model, payload.image, payload.method, lacking, payload.question)
-            (explanation,) = self.explain([request])
-            by_target |= dict(zip(lacking, explanation.rows, strict=True))
+            (rows,), _ = self.attribute([replace(payload, targets=lacking)])
+            by_target |= dict(zip(lacking, rows, strict=True))
         return [by_target[target] for target in payload.targets]
 
-    def curve(self, payloads: Sequence[ExplainPayload]) -> list[PerturbationCurve]:
+    def export(self, form: str, *payloads: ExplainPayload) -> bytes:
+        """Return the scores of several methods in one file."""
+        attributions = [join_classes(self.maps(payload)) for payload in payloads]
+        return export_json(attributions) if form == "json" else export_archive(attributions)
+
+    def curve(self, payload: ExplainPayload) -> schemas.Curve:
         """Return deletion and insertion of one map, ranked and evaluated by `vitreous.metrics`."""
         import torch
 
@@ -200,7 +230,6 @@ class Service:
         from vitreous.metrics.model_outputs import PerturbedModel
         from vitreous.metrics.order import area_under, has_order, patch_ranks
 
-        (payload, *_) = payloads
         (attribution,) = self.maps(payload)
         if not bool(has_order(attribution).all()):
             raise ShapeError(
@@ -219,18 +248,56 @@ class Service:
         probability = torch.cat([answer.probability("explained")[0] for answer in answers]).double().cpu()
         areas = area_under(probability, [count / total for count in counts], "normalised")
         top, top_probability = table[..., 6].long(), table[..., 3].exp()
-        return [PerturbationCurve(attribution.method, order, counts, probability, top, top_probability, areas)]
+        deletion, insertion = (
+            responses.list_curve_points(vit, counts, *rows)
+            for rows in zip(probability, top, top_probability, strict=True)
+        )
+        deletion_area, insertion_area = responses.list_finite_numbers(areas)
+        return schemas.Curve(
+            method=attribution.method,
+            target=payload.targets[0],
+            order=order,
+            deletion=deletion,
+            insertion=insertion,
+            deletion_area=deletion_area,
+            insertion_area=insertion_area,
+        )
 
-    def layers(self, payloads: Sequence[ExplainPayload]) -> list[dict[str, Any]]:
+    def layers(self, payload: ExplainPayload) -> schemas.Layers:
         """Return one map per layer, and the sum from every layer on."""
-        from vitreous.web.layerwise import explain_layers
-
-        (payload, *_) = payloads
         with errors_of_spec(payload.method):
             method = resolve_untrusted(payload.method)
             vit = self.models.vit(payload.model)
             images = self.tensor(payload.model, payload.image)[None]
-            return [explain_layers(vit, images, method, payload.targets[0], payload.question, self.settings.precision)]
+            return explain_layers(vit, images, method, payload.targets[0], payload.question, self.settings.precision)
+
+
+def explain_layers(
+    vit: ViT, images: Tensor, method: Method, target: int, question: str, precision: str | None = None
+) -> schemas.Layers:
+    """Return what every layer adds to a method's PLUS map, and the SkipPLUS map from every start layer."""
+    import torch
+
+    from vitreous.front import explain, inside
+    from vitreous.methods.fold import FOLDS
+
+    starts = [method.with_fold(FOLDS["skipplus"].with_options(start=layer)) for layer in range(vit.depth)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Caveat)
+        views = inside(vit, images, [[target]], method.with_fold(FOLDS["plus"]), question, precision=precision)
+        if views.rest is None and method.recipe.finish is None:
+            totals = views.parts["sum"][0]
+        else:  # shares of biases and a last step belong to the map and to no single layer
+            maps = [explain(vit, images, [[target]], start, question, precision=precision).patches for start in starts]
+            totals = torch.cat([patches for patches in maps if patches is not None])
+    frames = [
+        schemas.LayerMap(
+            layer=layer, scores=responses.round_numbers(signal), start=start.spec, total=responses.round_numbers(total)
+        )
+        for layer, (start, signal, total) in enumerate(zip(starts, views.parts["signal"][0], totals, strict=True))
+    ]
+    grid = list(views.whole.layout.grid)
+    return schemas.Layers(method=method.spec, target=target, grid=grid, signed=views.whole.signed, frames=frames)
 
 
 def get_input_layout(vit: ViT) -> Layout:
@@ -248,13 +315,6 @@ def read_model_sizes(vit: ViT) -> dict[str, Any]:
 
 def make_map_key(payload: ExplainPayload, target: int) -> tuple[Any, ...]:
     return "map", payload.model, payload.image, payload.method, target, payload.question
-
-
-def get_patch_scores(attribution: Attribution) -> Tensor:
-    """Return the scores of the patches, or raise `ShapeError` for a map without any."""
-    if attribution.patches is None:
-        raise ShapeError(f"{attribution.method!r} has no scores of patches")
-    return attribution.patches
 
 
 def check_patches(removed: Sequence[int], patches: int) -> None:

@@ -16,15 +16,15 @@ from threading import Condition, Thread
 from typing import Any
 
 from vitreous.web.cache import Cache
-from vitreous.web.projection import Projection, WouldExceedLimit
 
 Work = Callable[[Sequence[Any]], Sequence[Any]]  # payloads of one batch → one result each
 MAX_BATCH = 8  # requests computed together
+MEASURED_SECONDS = 2.0  # of progress before a projection is trusted
 
 
-def compute_once(function: Callable[[], Any]) -> Work:
-    """Work whose result does not depend on the payloads: it is computed once per batch."""
-    return lambda payloads: [function()] * len(payloads)
+def describe_call(function: Callable[..., Any], *arguments: Any, version: Hashable = None) -> tuple[Hashable, Work]:
+    """Return the key and the work of a call that is computed alone; equal calls of one version have equal keys."""
+    return (function.__qualname__, arguments, version), lambda payloads: [function(*arguments)]
 
 
 class QueueFull(Exception):  # noqa: N818 - an expected condition, answered with 429
@@ -33,6 +33,36 @@ class QueueFull(Exception):  # noqa: N818 - an expected condition, answered with
 
 class Abandoned(Exception):  # noqa: N818 - raised in a progress report to stop the computation
     """No client waits for this work any more."""
+
+
+class WouldExceedLimit(Exception):  # noqa: N818 - an expected condition, answered with 504
+    """A computation was stopped because it could not have finished before its deadline."""
+
+    def __init__(self, seconds: float, done: int, total: int) -> None:
+        super().__init__(f"about {seconds:.0f} s more; stopped at {done} of {total}")
+        self.seconds, self.done, self.total = seconds, done, total
+
+
+@dataclass(slots=True)
+class Projection:
+    """Seconds that a computation which counts its pieces still needs.
+
+    The speed is measured from the first report on, because what comes before it (loading, segmentation) is not
+    proportional to the number of pieces. A computation may count several times from the beginning, so the result is a
+    lower bound.
+    """
+
+    _first: tuple[float, int] | None = field(default=None, init=False)
+
+    def seconds_left(self, done: int, total: int, now: float) -> float | None:
+        """Seconds needed after a report at time `now`; None while too little was measured."""
+        if self._first is None or done <= self._first[1]:  # the first report, or a new count
+            self._first = now, done
+            return None
+        then, done_before = self._first
+        if now - then < MEASURED_SECONDS:
+            return None
+        return (total - done) * (now - then) / (done - done_before)
 
 
 @dataclass(slots=True, eq=False)
@@ -165,11 +195,11 @@ class Worker:
                 for job in jobs:
                     self._compute([job])
                 return
-            self._finish(jobs[0], None, problem)
+            self._release(jobs[0]).set_exception(problem)
         else:
             for job, result in zip(jobs, results, strict=True):
                 self.cache.put(job.key, result)
-                self._finish(job, result, None)
+                self._release(job).set_result(result)
 
     def _report(self, jobs: list[QueuedJob], projection: Projection, done: int, total: int) -> None:
         self.done, self.total = done, total
@@ -183,13 +213,11 @@ class Worker:
             if seconds is not None and now + seconds > max(job.deadline for job in jobs):
                 raise WouldExceedLimit(seconds, done, total)
 
-    def _finish(self, job: QueuedJob, result: Any, problem: Exception | None) -> None:
+    def _release(self, job: QueuedJob) -> Future[Any]:
+        """Return the future that the requests wait for; a request that comes from now on is computed anew."""
         with self._change:
             self._forget(job)
-        if problem is None:
-            job.result.set_result(result)
-        else:
-            job.result.set_exception(problem)
+        return job.result
 
     def _forget(self, job: QueuedJob) -> None:
         if self._jobs.get(job.key) is job:
