@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from study.effects import Effect, two_sided
+from study.effects import Effect, compute_p_value
 from study.sheets import Sheet
 
 from vitreous.bench.resample import DRAWS, LEVEL, compute_interval
@@ -14,7 +14,7 @@ JUDGED = ("faithfulness", "ap", "class_discrimination")
 Columns = dict[str, np.ndarray]  # criterion: [candidates, draws]
 
 
-def criteria_of(sheets: Sequence[Sheet], candidates: Sequence[str], draws: int, seed: int = 0) -> Columns:
+def compute_criteria(sheets: Sequence[Sheet], candidates: Sequence[str], draws: int, seed: int = 0) -> Columns:
     """Every criterion of every candidate, of all images first and then of images drawn again.
 
     0 is a random map and 1 the best candidate; for blue objects it is the share of images without one, and for the shortcut the
@@ -29,7 +29,7 @@ def criteria_of(sheets: Sequence[Sheet], candidates: Sequence[str], draws: int, 
         rows = np.stack([sheet.row(method)["score"] for method in (*candidates, "random")])
         known = ~np.isnan(rows).any(0)
         group = (sheet.model if sheet.metric != "stamp_above_thing" else "", sheet.dataset)
-        drawn = counts.setdefault(group, image_counts(len(sheet.pictures), draws, seed))[:, known]
+        drawn = counts.setdefault(group, draw_image_counts(len(sheet.pictures), draws, seed))[:, known]
         means = rows[:, known] @ (drawn / drawn.sum(1, keepdims=True)).T  # [candidates + 1, draws]
         name = f"{sheet.metric}, {sheet.dataset}, {sheet.model}"
         if sheet.metric == "stamp_above_thing":
@@ -43,13 +43,13 @@ def criteria_of(sheets: Sequence[Sheet], candidates: Sequence[str], draws: int, 
     return columns
 
 
-def image_counts(images: int, draws: int, seed: int) -> np.ndarray:
+def draw_image_counts(images: int, draws: int, seed: int) -> np.ndarray:
     """How often every image is drawn, [draws + 1, images]; once each in the first row."""
     drawn = np.random.default_rng(seed).multinomial(images, np.full(images, 1 / images), size=draws)
     return np.concatenate([np.ones((1, images), int), drawn])
 
 
-def worst_cases(
+def compare_worst_cases(
     sheets: Sequence[Sheet], is_candidate: Callable[[str], bool], default: str, draws: int = DRAWS
 ) -> list[Effect]:
     """Worst case of every candidate less that of the default, and its mean over the criteria less the default's."""
@@ -62,7 +62,7 @@ def worst_cases(
     ]
     if default not in candidates or "random" not in common:
         return []
-    columns = criteria_of(used, candidates, draws)
+    columns = compute_criteria(used, candidates, draws)
     stacked = np.stack(list(columns.values()))
     effects = []
     for metric, value in (("worst_case", stacked.min(0)), ("mean_case", stacked.mean(0))):
@@ -70,9 +70,9 @@ def worst_cases(
         for place, method in enumerate(candidates):
             gap = value[place] - own
             where = ("all", "all", "", metric, method, default, min(len(sheet.pictures) for sheet in used))
-            effects.append(Effect(*where, float(gap[0]), *compute_interval(gap[1:], LEVEL), two_sided(gap[1:])))
+            effects.append(Effect(*where, float(gap[0]), *compute_interval(gap[1:], LEVEL), compute_p_value(gap[1:])))
     return effects
 
 
-def by_method(rows: Sequence[Effect], metric: str) -> Mapping[str, Effect]:
+def index_by_method(rows: Sequence[Effect], metric: str) -> Mapping[str, Effect]:
     return {row.method: row for row in rows if row.metric == metric}

@@ -60,7 +60,7 @@ class Effect:
     p: float  # two-sided, of the resampled differences
 
 
-def figures(sheet: Sheet, draws: int = DRAWS, seed: int = 0) -> list[Figure]:
+def compute_figures(sheet: Sheet, draws: int = DRAWS, seed: int = 0) -> list[Figure]:
     """Every method of a sheet."""
     rows = {method: sheet.row(method) for method in sheet.methods}
     several = len(set(sheet.pictures)) >= FEW
@@ -76,7 +76,7 @@ def figures(sheet: Sheet, draws: int = DRAWS, seed: int = 0) -> list[Figure]:
     return all_figures
 
 
-def effect(sheet: Sheet, method: str, against: str, draws: int = DRAWS, seed: int = 0) -> Effect:
+def compute_effect(sheet: Sheet, method: str, against: str, draws: int = DRAWS, seed: int = 0) -> Effect:
     """`method` − `against` on questions on which both are defined; turned round where less is better."""
     after, before = sheet.row(method), sheet.row(against)
     both = np.flatnonzero(~np.isnan(after["score"]) & ~np.isnan(before["score"]))
@@ -93,10 +93,10 @@ def effect(sheet: Sheet, method: str, against: str, draws: int = DRAWS, seed: in
         return Effect(*where, apart, nan, nan, nan)
     drawn = resample_values(parts, sheet.reduce, pictures, draws, seed)
     differences = sign * (drawn["a"] - drawn["b"])
-    return Effect(*where, apart, *compute_interval(differences, LEVEL), two_sided(differences))
+    return Effect(*where, apart, *compute_interval(differences, LEVEL), compute_p_value(differences))
 
 
-def two_sided(differences: np.ndarray) -> float:
+def compute_p_value(differences: np.ndarray) -> float:
     """Share of resampled differences on the rarer side of 0, twice; never 0, since draws are finite."""
     known = differences[~np.isnan(differences)]
     rarer = min((known <= 0).sum(), (known >= 0).sum())
@@ -106,22 +106,22 @@ def two_sided(differences: np.ndarray) -> float:
 # ── tables on disk ───────────────────────────────────────────────────────────────────────────────
 
 
-def save(path: Path, rows: Sequence[Any]) -> None:
+def write_rows(path: Path, rows: Sequence[Any]) -> None:
     """Tidy, six digits, one line per row."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         out = csv.writer(file, lineterminator="\n")
         out.writerow([field.name for field in fields(rows[0])])
-        out.writerows([written(value) for value in asdict(row).values()] for row in rows)
+        out.writerows([format_value(value) for value in asdict(row).values()] for row in rows)
 
 
-def written(value: Any) -> str:
+def format_value(value: Any) -> str:
     if isinstance(value, float):
         return "" if isnan(value) else f"{value + 0.0:.6g}"
     return str(value)
 
 
-def loaded(path: Path, kind: type[T]) -> list[T]:
+def load_rows(path: Path, kind: type[T]) -> list[T]:
     """Rows of a table; none where it was not written yet."""
     return list(read_rows(path, path.stat().st_mtime_ns, kind)) if path.is_file() else []
 
@@ -131,16 +131,18 @@ def read_rows(path: Path, written_at: int, kind: type[T]) -> tuple[T, ...]:
     """Rows of a table that was last written at a time: pages read each table many times."""
     types = {field.name: str(field.type) for field in fields(kind)}  # type: ignore[arg-type]
     with path.open(encoding="utf-8") as file:
-        return tuple(kind(**{name: value_of(row[name], types[name]) for name in types}) for row in csv.DictReader(file))
+        return tuple(
+            kind(**{name: parse_value(row[name], types[name]) for name in types}) for row in csv.DictReader(file)
+        )
 
 
-def value_of(text: str, kind: str) -> Any:
+def parse_value(text: str, kind: str) -> Any:
     if kind == "float":
         return float(text) if text else nan
     return int(text) if kind == "int" else text
 
 
-def only(rows: Iterable[T], **wanted: Any) -> list[T]:
+def select_rows(rows: Iterable[T], **wanted: Any) -> list[T]:
     """Rows whose fields are these, or among these."""
     return [
         row

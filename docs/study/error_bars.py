@@ -39,7 +39,7 @@ from vitreous.methods.attribution import Attribution
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the scripts beside this one are `study`
 from study import clip_probe
-from study.error_ceilings import ceilings, coverage, sensitivity
+from study.error_ceilings import measure_ceilings, measure_coverage, measure_sensitivity
 from study.error_fits import SIZES, draw_subsets, fit_maps
 from study.error_maps import (
     BASES,
@@ -70,18 +70,18 @@ VARIANTS = (  # question, prior, shrinkage, covariance: what `choose` compares b
 )  # fmt: skip
 
 
-def dataset_folders(datasets: Sequence[str]) -> list[str]:
+def list_folders(datasets: Sequence[str]) -> list[str]:
     """Folders of the datasets that are asked for by label; both if none is."""
     return [name for name, label in LABELS.items() if not datasets or label in datasets]
 
 
-def photographs(
+def measure_photographs(
     job: Job, part: str = "2/2", maps: Callable[..., Iterator[tuple[str, Attribution]]] | None = None
 ) -> None:
     vit, maps = load_model(job.model, job.device), maps or make_maps
     queues = {
         name: read_photographs(name, vit, job.limit or COUNTS[name], BATCH, part, job.shard)
-        for name in dataset_folders(job.datasets)
+        for name in list_folders(job.datasets)
     }
     while queues:  # in turn, so that both have images if time is short
         for name in list(queues):
@@ -96,9 +96,9 @@ def photographs(
             print(f"{job.model} {LABELS[name]}: {len(batch)} images in {time.monotonic() - begun:.0f} s", flush=True)
 
 
-def choose(job: Job) -> None:
+def measure_variants(job: Job) -> None:
     """Variants of `bayes`, and what they are compared with, on the other half of val and pets."""
-    photographs(replace(job, limit=job.limit or 64), "1/2", maps=make_variant_maps)
+    measure_photographs(replace(job, limit=job.limit or 64), "1/2", maps=make_variant_maps)
 
 
 def make_variant_maps(vit: Any, images: Tensor, targets: Tensor) -> Iterator[tuple[str, Attribution]]:
@@ -124,7 +124,7 @@ CLIP_OTHERS = (
 )  # fmt: skip
 
 
-def clip_maps(vit: Any, images: Tensor, targets: Tensor) -> Iterator[tuple[str, Attribution]]:
+def make_clip_maps(vit: Any, images: Tensor, targets: Tensor) -> Iterator[tuple[str, Attribution]]:
     """What is compared everywhere, then bases alone, under PLUS and under SkipPLUS, and other published methods."""
     yield from make_maps(vit, images, targets)
     folded = [f"{base.partition('+rollout')[0]}+{fold}" for base in CLIP_BASES for fold in ("plus", "skipplus")]
@@ -137,36 +137,36 @@ def clip_maps(vit: Any, images: Tensor, targets: Tensor) -> Iterator[tuple[str, 
             print(f"{spec}: {problem}", flush=True)
 
 
-def clip(job: Job) -> None:
+def measure_clip(job: Job) -> None:
     """CLIP ViT-B/16: breeds of pets, and groups of animals of val, with a classifier of the other half each."""
-    for name in dataset_folders(job.datasets):
-        for vit, batch in clip_batches(name, job, job.limit or 250):
+    for name in list_folders(job.datasets):
+        for vit, batch in read_clip_batches(name, job, job.limit or 250):
             if job.table.is_over:
                 return
             begun, label = time.monotonic(), LABELS[name]
             with torch.no_grad():
                 right = vit.module(batch.images.to(job.device)).argmax(1).cpu() == batch.labels
             job.table.add(clip_probe.NAME, label, batch.keys, "classifier", {"accuracy": right.double()})
-            for spec, attribution in clip_maps(vit, batch.images, batch.labels):
+            for spec, attribution in make_clip_maps(vit, batch.images, batch.labels):
                 scores = evaluate_map(vit, attribution, batch, METRICS[name])
                 job.table.add(clip_probe.NAME, label, batch.keys, spec, scores)
             print(f"{clip_probe.NAME} {label}: {len(batch)} images in {time.monotonic() - begun:.0f} s", flush=True)
 
 
-def clip_batches(name: str, job: Job, count: int, size: int = 32) -> Iterator[tuple[Any, Batch]]:
+def read_clip_batches(name: str, job: Job, count: int, size: int = 32) -> Iterator[tuple[Any, Batch]]:
     """The model and images of the confirming half whose labels its classifier knows, with its own numbers of them."""
-    vit, numbers = clip_probe.classifier(name, job.device)
+    vit, numbers = clip_probe.load_classifier(name, job.device)
     dataset = open_dataset(f"assets:{name}")
     known = [place for place in choose_photographs(name) if dataset[place].label in numbers]
     for batch in read_places(name, vit, known[:count], size, job.shard):
         yield vit, replace(batch, labels=torch.tensor([numbers[int(label)] for label in batch.labels]))
 
 
-def masks(job: Job) -> None:
+def measure_mask_counts(job: Job) -> None:
     """TIS with ever more masks: every activation channel is at most one cluster."""
     metrics = METRICS[PETS]
     if job.model == clip_probe.NAME:
-        stream: Iterator[tuple[Any, Batch]] = clip_batches(PETS, job, job.limit or 48, 16)
+        stream: Iterator[tuple[Any, Batch]] = read_clip_batches(PETS, job, job.limit or 48, 16)
     else:
         vit = load_model(job.model, job.device)
         stream = ((vit, batch) for batch in read_photographs(PETS, vit, job.limit or 96, 48, shard=job.shard))
@@ -181,7 +181,7 @@ def masks(job: Job) -> None:
         print(f"{job.model} masks: {len(batch)} images", flush=True)
 
 
-def scenes(job: Job) -> None:
+def measure_scenes(job: Job) -> None:
     """Single, part and pair with the plain model; shortcut with both."""
     count, datasets = job.limit or 96, list(job.datasets)
     metrics = ["deletion_aopc", "insertion_aopc", "ap", "pointing_game"]
@@ -199,10 +199,10 @@ def scenes(job: Job) -> None:
                 job.table.add("Scenes", name, batch.keys, spec, evaluate_map(vit, attribution, batch, used, rivals))
             print(f"{name}: {len(batch)} images", flush=True)
     if not datasets or "shortcut" in datasets:
-        shortcut(job.device, job.table, count)
+        measure_shortcut(job.device, job.table, count)
 
 
-def shortcut(device: str, table: Table, count: int) -> None:
+def measure_shortcut(device: str, table: Table, count: int) -> None:
     """Whether the stamp is above the thing, in the model that uses it and in the one that does not."""
     from vitreous.scenes import Scenes, tensor
 
@@ -230,8 +230,8 @@ def shortcut(device: str, table: Table, count: int) -> None:
 
 
 PARTS = {
-    "photographs": photographs, "clip": clip, "masks": masks, "scenes": scenes, "ceilings": ceilings, "coverage": coverage,
-    "sensitivity": sensitivity, "choose": choose,
+    "photographs": measure_photographs, "clip": measure_clip, "masks": measure_mask_counts, "scenes": measure_scenes, "ceilings": measure_ceilings, "coverage": measure_coverage,
+    "sensitivity": measure_sensitivity, "choose": measure_variants,
 }  # fmt: skip
 
 

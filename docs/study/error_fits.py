@@ -87,7 +87,7 @@ def draw_subsets(vit: Any, images: Tensor, targets: Tensor, most: int) -> Scored
     return ScoredSubsets(vit, images, probes, keep, differences, totals)
 
 
-def near_patches(covariance: Tensor, grid: Sequence[int], length: float = 3.0) -> Tensor:
+def weight_by_distance(covariance: Tensor, grid: Sequence[int], length: float = 3.0) -> Tensor:
     """A covariance times exp(−distance² / 2 length²) of the patches."""
     places = torch.cartesian_prod(*(torch.arange(side) for side in grid)).to(covariance)
     return covariance * torch.exp(-torch.cdist(places, places).square() / (2 * length**2))
@@ -118,7 +118,7 @@ def fit_maps(
             image_means = means[rows_of_image]
             covariances = weight_covariances(features[image], image_means[:, :0] if cover == "plain" else image_means)
             if cover == "space":
-                covariances = [near_patches(covariance, layout.grid) for covariance in covariances]
+                covariances = [weight_by_distance(covariance, layout.grid) for covariance in covariances]
             data = (keep[image, :pairs], differences[rows_of_image, :pairs], image_means)
             if tuple(shrinkage) == ("",):
                 return [weight_posterior(*data, covariances)]

@@ -38,7 +38,7 @@ SAMPLED = ("anneal", "tis(masks=256)", "tis", "tis(question='logit')")
 FITS = (("probability", "fuse"), ("probability", "temper"), ("probability", "none"), ("logit", "fuse"), ("logit", "decompx+plus"))  # fmt: skip
 
 
-def with_question(spec: str, question: str) -> str:
+def set_question(spec: str, question: str) -> str:
     return vitreous.resolve(spec).with_options(question=question).spec
 
 
@@ -100,7 +100,7 @@ def make_maps(vit: Any, images: Tensor, targets: Tensor) -> Iterator[tuple[str, 
     yield "random", explain_images(vit, images, targets, "random")
     for base in BASES:
         for question in QUESTIONS:
-            spec = with_question(base, question)
+            spec = set_question(base, question)
             yield spec, explain_images(vit, images, targets, spec)
     for spec in SAMPLED:
         yield spec, explain_images(vit, images, targets, spec)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from study.default_choice import worst_cases
-from study.effects import Effect, Figure, effect, figures, loaded, save
-from study.fill_beyond import cost as passes
-from study.sheets import Sheet, mean, model_order
+from study.default_choice import compare_worst_cases
+from study.effects import Effect, Figure, compute_effect, compute_figures, load_rows, write_rows
+from study.fill_beyond import count_passes as passes
+from study.sheets import Sheet, average, get_model_index
 
 from vitreous.core.defaults import DEFAULT_METHOD
 
@@ -44,37 +44,37 @@ def measure_errors(stores: Path, results: Path) -> list[str]:
     for part in PARTS:
         files = sorted(stores.glob(f"error-bars-{part}*.csv"))
         sheets, whole = (
-            sorted(read_sheets(files, part == "choose", common), key=model_order) for common in (False, True)
+            sorted(read_sheets(files, part == "choose", common), key=get_model_index) for common in (False, True)
         )
         if not sheets:
             continue
         if part in ("photographs", "clip", "scenes"):
             judged += sheets
         if part == "ceilings":
-            sheets, whole = sheets + two_orders(sheets), whole + two_orders(whole)
-        save_beside_others(results / f"error-bars-{part}.csv", [row for sheet in whole for row in figures(sheet)])
+            sheets, whole = sheets + derive_ceilings(sheets), whole + derive_ceilings(whole)
+        replace_rows(results / f"error-bars-{part}.csv", [row for sheet in whole for row in compute_figures(sheet)])
         pairs = [
-            effect(sheet, *pair)
+            compute_effect(sheet, *pair)
             for sheet in sheets
             if sheet.metric in COMPARED_BY
-            for pair in compared(part, sheet.methods)
+            for pair in list_pairs(part, sheet.methods)
         ]
         if pairs:
-            save_beside_others(results / f"error-bars-{part}-pairs.csv", pairs)
+            replace_rows(results / f"error-bars-{part}-pairs.csv", pairs)
         measured_parts.append(part)
-    if rows := worst_cases(judged, is_candidate, DEFAULT_METHOD):
-        save(results / "error-bars-default.csv", rows)
+    if rows := compare_worst_cases(judged, is_candidate, DEFAULT_METHOD):
+        write_rows(results / "error-bars-default.csv", rows)
     return measured_parts
 
 
-def save_beside_others(path: Path, rows: list[Row]) -> None:
+def replace_rows(path: Path, rows: list[Row]) -> None:
     """Save rows in place of those of the same models and datasets; others of the file stay."""
     measured = {(row.model, row.dataset) for row in rows}
-    others = [row for row in loaded(path, type(rows[0])) if (row.model, row.dataset) not in measured]
-    save(path, sorted(others + rows, key=model_order))
+    others = [row for row in load_rows(path, type(rows[0])) if (row.model, row.dataset) not in measured]
+    write_rows(path, sorted(others + rows, key=get_model_index))
 
 
-def two_orders(sheets: Sequence[Sheet]) -> list[Sheet]:
+def derive_ceilings(sheets: Sequence[Sheet]) -> list[Sheet]:
     """Faithfulness of an order for deletion and another one for insertion, each optimised greedily: the ceiling."""
     named = {(sheet.model, sheet.metric): sheet for sheet in sheets}
     ceilings = []
@@ -88,7 +88,7 @@ def two_orders(sheets: Sequence[Sheet]) -> list[Sheet]:
     return ceilings
 
 
-def compared(part: str, methods: Sequence[str]) -> list[tuple[str, str]]:
+def list_pairs(part: str, methods: Sequence[str]) -> list[tuple[str, str]]:
     """Every fit against its rivals, and questions of the same method."""
     fits = [method for method in methods if method.startswith("bayes")]
     own = [(fit, rival) for fit in fits for rival in RIVALS if rival in methods]
@@ -118,7 +118,7 @@ def read_sheets(paths: Sequence[Path], every: bool = False, common: bool = False
         spec, _, variant = row["method"].partition(" | ")
         if variant and not every:
             continue
-        method = names.setdefault(spec, spelled_in_short(spec))
+        method = names.setdefault(spec, shorten_spec(spec))
         name = f"{method} [{variant.replace(' | ', ', ')}]" if variant else method
         grouped[key][name][row["picture"]] = float(row["value"])
     sheets = []
@@ -130,12 +130,12 @@ def read_sheets(paths: Sequence[Path], every: bool = False, common: bool = False
         scores = np.array([[values[method].get(picture, np.nan) for picture in pictures] for method in methods])
         higher = None if metric in UNJUDGED else metric not in LESS_IS_BETTER
         blank = np.full(len(pictures), np.nan)
-        sheets.append(Sheet(model, dataset, "", metric, higher, methods, pictures, {"score": scores}, mean, blank))
+        sheets.append(Sheet(model, dataset, "", metric, higher, methods, pictures, {"score": scores}, average, blank))
     return sheets
 
 
 @cache
-def spelled_in_short(spec: str) -> str:
+def shorten_spec(spec: str) -> str:
     """A spec without the options that the script sets to their defaults, so that one method has one name."""
     from vitreous.core.errors import VitreousError
     from vitreous.methods.spec import resolve
@@ -149,7 +149,7 @@ def spelled_in_short(spec: str) -> str:
     return spec.replace("(, ", "(").replace("()", "")
 
 
-def cost(method: str) -> float:
+def count_passes(method: str) -> float:
     """Forward passes, a backward counted as two; a subset costs half a pass on average."""
     from vitreous.methods.spec import resolve
 
@@ -164,4 +164,4 @@ def is_candidate(method: str) -> bool:
     """At most two forward and backward passes, and dependent on the class."""
     from vitreous.methods.spec import resolve
 
-    return "bayes" not in method and resolve(method).class_specific and cost(method) <= 8
+    return "bayes" not in method and resolve(method).class_specific and count_passes(method) <= 8

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from study.plots import ORANGE, STYLE, plt, saved
-from study.sentences import number
+from study.plots import ORANGE, STYLE, plt, save_figure
+from study.sentences import format_number
 
 
-def heat(
+def draw_heatmap(
     name: str,
     panels: Mapping[str, np.ndarray],
     down: Sequence[str],
@@ -44,8 +44,8 @@ def heat(
             for i, j in np.ndindex(*values.shape):
                 if not isnan(values[i, j]):
                     star = "*" if stars is not None and stars[heading][i, j] else ""
-                    text = number(float(values[i, j]), 2) + star
-                    axis.text(j, i, text, ha="center", va="center", fontsize=6.6, color=ink(drawn, values[i, j]))
+                    text = format_number(float(values[i, j]), 2) + star
+                    axis.text(j, i, text, ha="center", va="center", fontsize=6.6, color=choose_ink(drawn, values[i, j]))
                 if boxed is not None and boxed[i, j]:
                     frame = plt.Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, edgecolor=ORANGE, linewidth=1.3)
                     axis.add_patch(frame)
@@ -59,10 +59,10 @@ def heat(
                 bar = figure.colorbar(drawn, ax=beside, fraction=0.03, pad=0.015, extend="min" if centre is None else "neither")  # fmt: skip
                 bar.set_label(unit)
                 bar.outline.set_visible(False)
-        return saved(figure, name)
+        return save_figure(figure, name)
 
 
-def ink(drawn: Any, value: float) -> str:
+def choose_ink(drawn: Any, value: float) -> str:
     """White on dark, black on light."""
     red, green, blue, _ = drawn.cmap(drawn.norm(value))
     return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 0.55 else "black"

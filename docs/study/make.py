@@ -31,8 +31,8 @@ from study import (
     shorts,
 )
 from study.measure import RESULTS, measure
-from study.pages import FILLS, PLOTS, QUOTING, Results, filled, pages, slots
-from study.quotes import contradictions
+from study.pages import FILLS, PLOTS, QUOTING, Results, fill_page, list_pages, list_slots
+from study.quotes import find_contradictions
 from study.run import ORDER
 
 FILLED_BY = (  # importing them registers what they fill
@@ -60,10 +60,10 @@ def main(arguments: list[str] | None = None) -> int:
     results = Results()
     for name, draw in PLOTS.items():
         print(f"plot {name}: {draw(results) or 'nothing to draw yet'}")
-    for page in (*pages(), *QUOTING):
+    for page in (*list_pages(), *QUOTING):
         text = page.read_text(encoding="utf-8")
-        page.write_text(filled(text, results, page.name), encoding="utf-8")
-    wrong = contradictions(results)
+        page.write_text(fill_page(text, results, page.name), encoding="utf-8")
+    wrong = find_contradictions(results)
     print("\n".join(wrong))
     return int(bool(wrong))
 
@@ -71,12 +71,12 @@ def main(arguments: list[str] | None = None) -> int:
 def check() -> int:
     """Which pages do not say what the results say, and what is made but shown nowhere."""
     results, wrong = Results(), []
-    for page in (*pages(), *QUOTING):
+    for page in (*list_pages(), *QUOTING):
         text = page.read_text(encoding="utf-8")
-        if filled(text, results, page.name) != text:
+        if fill_page(text, results, page.name) != text:
             wrong.append(f"{page.name} does not say what the results say; run docs/study/make.py")
-    wrong += contradictions(results)
-    wrong += [f"{name} is on no page" for name in sorted((set(FILLS) | set(PLOTS)) - slots())]
+    wrong += find_contradictions(results)
+    wrong += [f"{name} is on no page" for name in sorted((set(FILLS) | set(PLOTS)) - list_slots())]
     print("\n".join(wrong) or "pages and results agree")
     return int(bool(wrong))
 

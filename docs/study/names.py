@@ -10,32 +10,32 @@ ALTI, ATTIXG, ATTCAM = "alti(preset='skipplus', eps=1e-12)", "attixg(preset='ski
 TEMPERED = "temper"
 
 
-def three(base: str) -> tuple[str, str, str]:
+def list_folds(base: str) -> tuple[str, str, str]:
     return base, f"{base}+plus", f"{base}+skipplus"
 
 
 # SkipPLUS: a method alone, under PLUS and under SkipPLUS
 FAMILIES = {
-    "DecompX": three("decompx"),
+    "DecompX": list_folds("decompx"),
     "GlobEnc": ("globenc+rollout(form='half')", "globenc+plus", "globenc+skipplus"),
     "ALTI": (f"{ALTI}+rollout(form='half')", f"{ALTI}+plus", f"{ALTI}+skipplus"),
-    "ALTI of its authors": three("alti"),
-    "AttIN": three("attin"),
-    "IxG": three("ixg"),
-    "AttIxG": three(ATTIXG),
+    "ALTI of its authors": list_folds("alti"),
+    "AttIN": list_folds("attin"),
+    "IxG": list_folds("ixg"),
+    "AttIxG": list_folds(ATTIXG),
     "FullGrad": ("fullgrad", "fullgrad+plus(biases='repeat')", "fullgrad+skipplus(biases='repeat')"),
     "FullGrad+": ("fullgrad", "fullgrad+plus", "fullgrad+skipplus"),
-    "GradCAM": three("gradcam"),
-    "XGradCAM": three("xgradcam"),
-    "XGradCAM+": three("xgradcamplus"),
-    "GradCAM++": three("gradcampp"),
-    "GradCAMElementWise": three("elementwise"),
-    "AttCAM": three(ATTCAM),
-    "VanillaGrad:Norm2": three("vanillagrad_norm"),
-    "VanillaGrad": three("vanillagrad"),
-    "AttnGrad": three("attngrad"),
-    "GenAtt": three("genatt"),
-    "TransAtt": three("transatt"),
+    "GradCAM": list_folds("gradcam"),
+    "XGradCAM": list_folds("xgradcam"),
+    "XGradCAM+": list_folds("xgradcamplus"),
+    "GradCAM++": list_folds("gradcampp"),
+    "GradCAMElementWise": list_folds("elementwise"),
+    "AttCAM": list_folds(ATTCAM),
+    "VanillaGrad:Norm2": list_folds("vanillagrad_norm"),
+    "VanillaGrad": list_folds("vanillagrad"),
+    "AttnGrad": list_folds("attngrad"),
+    "GenAtt": list_folds("genatt"),
+    "TransAtt": list_folds("transatt"),
 }
 VANISHING = {
     "ALTI, ½(I + T)": f"{ALTI}+rollout(form='half')",
@@ -55,11 +55,11 @@ STARTS = {spec: {start: f"{spec}+skipplus(start={start})" for start in range(12)
 MIDDLE = 6
 
 ABLATION = ("tokentm(preset='baseline')", "tokentm(preset='af')", "tokentm(preset='af+l')", "tokentm")
-OPEN = (
+VARIANTS = (
     "tokentm", "tokentm(question='logit')", "tokentm(source='norm')", "tokentm(question='logit', source='norm')",
     "tokentm(value_bias=True)", "tokentm(preset='libragrad')",
 )  # fmt: skip
-READINGS = {  # what the paper leaves open: its four steps under each reading
+VARIANT_STEPS = {  # what the paper leaves open: its four steps under each reading
     "probability, before LayerNorm": ABLATION,
     "logit, before LayerNorm": (
         "tokentm(preset='baseline', question='logit')", "tokentm(preset='af', question='logit')",
@@ -73,8 +73,8 @@ READINGS = {  # what the paper leaves open: its four steps under each reading
 }  # fmt: skip
 
 TIS = "tis(preset='released')"
-KEPT = {0.5: "tis(masks=512)", **{share: f"tis(masks=512, kept={share})" for share in (0.1, 0.3, 0.7, 0.9)}}
-SURE, UNSURE = "tis(masks=128)", "tis(masks=128, question='logit')"  # where label and prediction differ
+SPEC_BY_SHARE = {0.5: "tis(masks=512)", **{share: f"tis(masks=512, kept={share})" for share in (0.1, 0.3, 0.7, 0.9)}}
+TIS_PROBABILITY, TIS_LOGIT = "tis(masks=128)", "tis(masks=128, question='logit')"  # where label and prediction differ
 
 # cells of the grid that somebody published: SkipPLUS's and LibraGrad's, and those with names of their own
 PUBLISHED = frozenset(
@@ -112,20 +112,25 @@ ON_SCENES = {  # what the other pages ask, where the evidence is known
     "TIS, 256 masks, probability − logit": ("tis(masks=256)", "tis(masks=256, question='logit')"),
 }
 # what was chosen less what was not, on the half to choose by
-HELD = "ixg(question='probability')@tempered({})+plus"
+TEMPERED_SPEC = "ixg(question='probability')@tempered({})+plus"
 TEMPER_LESS = {
     "probability instead of logit": (TEMPERED, "temper(question='logit')"),
     "not the margin": (TEMPERED, "temper(question='margin')"),
-    "LayerNorm's σ held, not differentiated": (TEMPERED, HELD.format("norm='exact'")),
-    "its mean not held too": (TEMPERED, HELD.format("norm='fixed'")),
-    "activations as ratios, not derivatives": (TEMPERED, HELD.format("activation='exact'")),
-    "values whole, not halved": (TEMPERED, HELD.format("v=0.5")),
+    "LayerNorm's σ held, not differentiated": (TEMPERED, TEMPERED_SPEC.format("norm='exact'")),
+    "its mean not held too": (TEMPERED, TEMPERED_SPEC.format("norm='fixed'")),
+    "activations as ratios, not derivatives": (TEMPERED, TEMPERED_SPEC.format("activation='exact'")),
+    "values whole, not halved": (TEMPERED, TEMPERED_SPEC.format("v=0.5")),
     "all layers summed, not the first alone": (TEMPERED, "temper+first"),
     "not those from the middle on": (TEMPERED, "temper+skipplus"),
     "shares of tokens alone, not of biases too": (TEMPERED, "fullgrad(question='probability')@tempered+plus"),
 }
-QK = {0: HELD.format("qk=0"), 0.125: HELD.format("qk=0.125"), 0.25: TEMPERED, 0.375: HELD.format("qk=0.375")}
-QK |= {share: HELD.format(f"qk={share}") for share in (0.5, 0.75, 1)}
+QK = {
+    0: TEMPERED_SPEC.format("qk=0"),
+    0.125: TEMPERED_SPEC.format("qk=0.125"),
+    0.25: TEMPERED,
+    0.375: TEMPERED_SPEC.format("qk=0.375"),
+}
+QK |= {share: TEMPERED_SPEC.format(f"qk={share}") for share in (0.5, 0.75, 1)}
 FUSE_LESS = {
     "share and slope, not the share alone": ("fuse", TEMPERED),
     "not the slope alone": ("fuse", "presence"),
@@ -148,10 +153,10 @@ ANNEAL_LESS = {
     "the share alone: 16 halves, not the whole image": ("anneal(of='temper')", TEMPERED),
 }
 OURS = (TEMPERED, "presence", "fuse", "anneal")
-BY_SURENESS = (("presence", TEMPERED), ("fuse", TEMPERED), ("anneal", "fuse"), ("tis", TEMPERED))
+PAIRS_BY_PROBABILITY = (("presence", TEMPERED), ("fuse", TEMPERED), ("anneal", "fuse"), ("tis", TEMPERED))
 
 
-def ours(method: str) -> bool:
+def is_ours(method: str) -> bool:
     return method.partition("(")[0] in OURS
 
 
@@ -159,7 +164,7 @@ TRUTHS = ("ap", "pointing_game", "energy_pointing", "class_discrimination")
 DESCRIBES = ("sparseness",)
 
 
-def pairs(plan: str, methods: tuple[str, ...]) -> list[tuple[str, str]]:
+def list_pairs(plan: str, methods: tuple[str, ...]) -> list[tuple[str, str]]:
     """Which methods of a plan are compared with which."""
     match plan:
         case "skipplus" | "skipplus-pets":
@@ -170,17 +175,19 @@ def pairs(plan: str, methods: tuple[str, ...]) -> list[tuple[str, str]]:
         case "skipplus-vanish":
             own = [(method, other) for method in VANISHING.values() for other in ("random", "genatt")]
         case "tokentm" | "tokentm-pets":
-            own = [(later, earlier) for steps in READINGS.values() for earlier, later in pairwise(steps)]
-            own += [(method, other) for method in OPEN for other in ("genatt", "tokentm")]
+            own = [(later, earlier) for steps in VARIANT_STEPS.values() for earlier, later in pairwise(steps)]
+            own += [(method, other) for method in VARIANTS for other in ("genatt", "tokentm")]
             own += [("tokentm", other) for other in methods] + [("tokentm", "genatt(question='probability')")]
         case "tis" | "tis-sensitivity":
             own = [(TIS, other) for other in methods]
         case "tis-pointing":
             own = [("tis(masks=256)", other) for other in methods]
         case "tis-options":
-            own = [("tis", other) for other in methods] + [(KEPT[0.5], other) for other in KEPT.values()]
+            own = [("tis", other) for other in methods] + [
+                (SPEC_BY_SHARE[0.5], other) for other in SPEC_BY_SHARE.values()
+            ]
         case "tis-disagreement":
-            own = [(UNSURE, SURE)]
+            own = [(TIS_LOGIT, TIS_PROBABILITY)]
         case "newer":
             own = [(other, "genatt") for other in methods] + [(other, "decompx+skipplus") for other in methods]
             own += list(QUESTIONS.values())
@@ -188,7 +195,7 @@ def pairs(plan: str, methods: tuple[str, ...]) -> list[tuple[str, str]]:
             own = [*TEMPER_LESS.values(), *FUSE_LESS.values(), *ANNEAL_LESS.values()]
             own += [(TEMPERED, other) for other in QK.values()]
         case "beyond" | "beyond-pets" | "beyond-scenes":
-            own = [(method, other) for method in methods if ours(method) for other in methods if not ours(other)]
+            own = [(method, other) for method in methods if is_ours(method) for other in methods if not is_ours(other)]
             own += [(method, other) for method in OURS for other in OURS] + [(method, "tis") for method in methods]
         case "scenes" | "scenes-pair":
             own = list(ON_SCENES.values())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
-from study.effects import Effect, Figure, loaded
+from study.effects import Effect, Figure, load_rows
 from study.special import Order
 
 HERE = Path(__file__).parent
@@ -21,13 +21,9 @@ class Results:
 
     def __init__(self, folder: Path = HERE / "results") -> None:
         self.folder = folder
-        self.figures = lru_cache(None)(lambda name: loaded(folder / f"{name}.csv", Figure))
-        self.effects = lru_cache(None)(lambda name: loaded(folder / f"{name}.csv", Effect))
-        self.orders = lru_cache(None)(lambda name: loaded(folder / f"{name}.csv", Order))
-
-    @cached_property
-    def there(self) -> set[str]:
-        return {path.stem for path in self.folder.glob("*.csv")}
+        self.figures = lru_cache(None)(lambda name: load_rows(folder / f"{name}.csv", Figure))
+        self.effects = lru_cache(None)(lambda name: load_rows(folder / f"{name}.csv", Effect))
+        self.orders = lru_cache(None)(lambda name: load_rows(folder / f"{name}.csv", Order))
 
 
 def fill(name: str):
@@ -50,7 +46,7 @@ def plot(name: str):
     return add
 
 
-def filled(text: str, results: Results, page: str = "") -> str:
+def fill_page(text: str, results: Results, page: str = "") -> str:
     """A page with every slot filled anew."""
 
     def put(match: re.Match[str]) -> str:
@@ -60,7 +56,11 @@ def filled(text: str, results: Results, page: str = "") -> str:
                 raise LookupError(f"{page} asks for the plot {name!r}; known: {', '.join(sorted(PLOTS))}")
             there = (HERE / "images" / f"{name}.svg").is_file()
             image = f"images/{name}.svg"  # a link to itself, since a phone shows it small
-            inside = f"[![{caption(name)}]({image})]({image})\n\n*{caption(name)}.*" if there else "*Not measured yet.*"
+            inside = (
+                f"[![{get_caption(name)}]({image})]({image})\n\n*{get_caption(name)}.*"
+                if there
+                else "*Not measured yet.*"
+            )
         else:
             if name not in FILLS:
                 raise LookupError(f"{page} asks for {kind} {name!r}; known: {', '.join(sorted(FILLS))}")
@@ -70,7 +70,7 @@ def filled(text: str, results: Results, page: str = "") -> str:
     return SLOT.sub(put, text)
 
 
-def caption(plot: str) -> str:
+def get_caption(plot: str) -> str:
     """What it shows, in the words of the function that draws it."""
     return (PLOTS[plot].__doc__ or plot).strip()
 
@@ -78,9 +78,9 @@ def caption(plot: str) -> str:
 QUOTING = (HERE.parents[1] / "README.md", HERE.parent / "how-to" / "which-method.md")  # slots outside the study
 
 
-def pages() -> list[Path]:
+def list_pages() -> list[Path]:
     return sorted(HERE.glob("*.md"))
 
 
-def slots() -> set[str]:
-    return {name for page in (*pages(), *QUOTING) for _, name in SLOT.findall(page.read_text(encoding="utf-8"))}
+def list_slots() -> set[str]:
+    return {name for page in (*list_pages(), *QUOTING) for _, name in SLOT.findall(page.read_text(encoding="utf-8"))}

@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import FixedLocator, NullLocator
 from study.effects import Effect, Figure
-from study.sentences import title
+from study.sentences import format_metric
 
 IMAGES = Path(__file__).parent / "images"
 BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY, BLACK, GREY = (
@@ -30,7 +30,7 @@ STYLE = {
 WAYS = {"more": "more is better", "less": "less is better", "": ""}
 
 
-def saved(figure: Any, name: str) -> Path:
+def save_figure(figure: Any, name: str) -> Path:
     """The same bytes for the same rows."""
     IMAGES.mkdir(exist_ok=True)
     path = IMAGES / f"{name}.svg"
@@ -39,7 +39,7 @@ def saved(figure: Any, name: str) -> Path:
     return path
 
 
-def short(method: str) -> str:
+def shorten_spec(method: str) -> str:
     """A spec where there is little room."""
     for long, brief in (
         ("question=", ""),
@@ -54,14 +54,14 @@ def short(method: str) -> str:
     return method
 
 
-def arms(rows: Sequence[Figure | Effect]) -> np.ndarray:
+def compute_arms(rows: Sequence[Figure | Effect]) -> np.ndarray:
     """How far intervals reach to either side; 0 where there is none."""
     middle = [row.effect if isinstance(row, Effect) else row.mean for row in rows]
     ends = np.array([[at - row.low, row.high - at] for at, row in zip(middle, rows, strict=True)]).reshape(-1, 2).T
     return np.nan_to_num(np.clip(ends, 0, None))
 
 
-def forest(
+def draw_forest(
     name: str, panels: Mapping[str, Sequence[Effect]], labels: Sequence[str], row: Any, series: Mapping[str, Any]
 ) -> Path:
     """Effects with intervals, one row per label, one panel per metric, a mark per series. `row(effect)` and series say where."""
@@ -81,7 +81,7 @@ def forest(
                 ]
                 heights = [labels.index(row(effect_row)) + shift for effect_row in own]
                 axis.errorbar(
-                    [effect_row.effect for effect_row in own], heights, xerr=arms(own), fmt=MARKS[place], markersize=3.6,
+                    [effect_row.effect for effect_row in own], heights, xerr=compute_arms(own), fmt=MARKS[place], markersize=3.6,
                     color=COLOURS[place % 2 if len(series) == 4 else place], markerfacecolor="white" if len(series) == 4 and place >= 2 else None,
                     linewidth=0.9, label=word, zorder=3,
                 )  # fmt: skip
@@ -92,10 +92,10 @@ def forest(
         axes[0, 0].set_ylim(len(labels) - 0.4, -0.6)
         figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
         figure.tight_layout()
-        return saved(figure, name)
+        return save_figure(figure, name)
 
 
-def lines(
+def draw_lines(
     name: str,
     panels: Mapping[str, Mapping[str, Sequence[tuple[float, Figure]]]],
     across: str | Mapping[str, str],
@@ -123,7 +123,7 @@ def lines(
                 )
                 if bars:
                     x = [at + 0.012 * (place - (len(curves) - 1) / 2) for at in x]
-                    axis.errorbar(x, [row.mean for row in rows], yerr=arms(rows), fmt="none", ecolor=COLOURS[place], elinewidth=0.9)  # fmt: skip
+                    axis.errorbar(x, [row.mean for row in rows], yerr=compute_arms(rows), fmt="none", ecolor=COLOURS[place], elinewidth=0.9)  # fmt: skip
                     line.set_xdata(x)
                     continue
                 axis.fill_between(
@@ -139,10 +139,10 @@ def lines(
             axis.set_ylabel(up)
         figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=4)
         figure.tight_layout()
-        return saved(figure, name)
+        return save_figure(figure, name)
 
 
-def scatter(
+def draw_scatter(
     name: str,
     panels: Mapping[str, Sequence[tuple[str, Figure | float, Figure]]],
     across: str,
@@ -180,8 +180,8 @@ def scatter(
                 axis.step(*zip(*best, strict=True), where="post", color=GREY, linewidth=1.1, zorder=1)
             for word, x, y in points:
                 at = x if isinstance(x, float) else x.mean
-                sides = None if isinstance(x, float) else arms([x])
-                spread = arms([y])
+                sides = None if isinstance(x, float) else compute_arms([x])
+                spread = compute_arms([y])
                 colour = ORANGE if word in (orange or say or ()) else BLUE
                 thin = (*mpl.colors.to_rgb(colour), 0.4)
                 axis.errorbar(at, y.mean, xerr=sides, yerr=spread, fmt="o", markersize=3.4, color=colour, ecolor=thin, elinewidth=0.7, zorder=3)  # fmt: skip
@@ -193,15 +193,15 @@ def scatter(
                 for word, x, y in points
                 if say is not None and word in say
             ]
-            label(axis, named, log)
+            label_points(axis, named, log)
             axis.set_title(heading)
             axis.set_xlabel(across)
             axis.set_ylabel(up if isinstance(up, str) else up[heading])
         figure.tight_layout()
-        return saved(figure, name)
+        return save_figure(figure, name)
 
 
-def label(axis: Any, points: Sequence[tuple[str, float, float]], log: bool) -> None:
+def label_points(axis: Any, points: Sequence[tuple[str, float, float]], log: bool) -> None:
     """Names to the right of their points, moved up where they would lie on each other."""
     (left, right), (low, high) = axis.get_xlim(), axis.get_ylim()
     place = (lambda x: np.log(x / left) / np.log(right / left)) if log else (lambda x: (x - left) / (right - left))
@@ -225,7 +225,7 @@ def label(axis: Any, points: Sequence[tuple[str, float, float]], log: bool) -> N
         )
 
 
-def dots(
+def draw_dots(
     name: str, rows: Mapping[str, Sequence[Figure]], labels: Sequence[str], across: str, chance: float | None = None
 ) -> Path:
     """Figures with intervals, methods down, a mark per series."""
@@ -238,17 +238,17 @@ def dots(
             shift = 0.5 * (place / (len(rows) - 1) - 0.5) if len(rows) > 1 else 0.0
             axis.errorbar(
                 [row.mean for row in own], [labels.index(row.method) + shift for row in own],
-                xerr=arms(own), fmt=MARKS[place], markersize=3.8, color=COLOURS[place], linewidth=0.9, label=word,
+                xerr=compute_arms(own), fmt=MARKS[place], markersize=3.8, color=COLOURS[place], linewidth=0.9, label=word,
             )  # fmt: skip
-        axis.set_yticks(range(len(labels)), [short(label) for label in labels])
+        axis.set_yticks(range(len(labels)), [shorten_spec(label) for label in labels])
         axis.set_ylim(len(labels) - 0.4, -0.6)
         axis.set_xlabel(across)
         axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
         figure.tight_layout()
-        return saved(figure, name)
+        return save_figure(figure, name)
 
 
-def unit_of(row: Figure) -> str:
+def format_axis_title(row: Figure) -> str:
     """An axis: the metric and its direction."""
     way = WAYS[row.better]
-    return title(row.metric) + (f"  ({way})" if way else "")
+    return format_metric(row.metric) + (f"  ({way})" if way else "")

@@ -25,9 +25,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the scripts beside this one are `study`
 
-from study.effects import Effect, Figure, effect, figures, loaded, save
+from study.effects import Effect, Figure, compute_effect, compute_figures, load_rows, write_rows
 from study.sheets import Sheet
-from study.special import Order, agreement, around
+from study.special import Order, centre_interval, correlate_ranks
 
 from vitreous.bench.plan import Plan
 from vitreous.bench.reproduce import find_reproduction, keep_models, plan_reproduction
@@ -128,7 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--assets FOLDER or the variable VITREOUS_ASSETS says where weights and images lie")
     options.assets = (options.assets or Path(os.environ["VITREOUS_ASSETS"])).resolve()
     if options.shard:
-        share_gpu(options.shard)
+        limit_gpu_memory(options.shard)
     end, status = time.monotonic() + 60 * options.minutes, 0
     for name in options.plans or PLANS:
         status |= run_plan(name, options, end)
@@ -143,7 +143,7 @@ def run_plan(name: str, options: argparse.Namespace, end: float) -> int:
     begun = time.monotonic()
     images, slice_size = PLANS[name]
     only = [options.model] if options.model else list(WEIGHTS)
-    plan = stand_in_plan(name, options.assets, options.images or images, options.device, slice_size, only)
+    plan = make_plan(name, options.assets, options.images or images, options.device, slice_size, only)
 
     def report(_: object) -> None:
         if time.monotonic() > end:
@@ -151,7 +151,7 @@ def run_plan(name: str, options: argparse.Namespace, end: float) -> int:
 
     message, status = "", 0
     try:
-        with Store(store_folder(name, options)) as store:
+        with Store(get_store_folder(name, options)) as store:
             progress = execute(plan, store, shard=options.shard, report=report)
         message = "".join(f"; failed {count} times: {text}" for text, count in progress.failed.items())
         status = int(bool(progress.failed))
@@ -163,7 +163,7 @@ def run_plan(name: str, options: argparse.Namespace, end: float) -> int:
     return status
 
 
-def share_gpu(shard: str) -> None:
+def limit_gpu_memory(shard: str) -> None:
     """Limit the GPU memory of this process, so that the processes of all shards fit on one GPU."""
     import torch
 
@@ -171,7 +171,7 @@ def share_gpu(shard: str) -> None:
         torch.cuda.set_per_process_memory_fraction(0.85 / int(shard.partition("/")[2]))
 
 
-def store_folder(name: str, options: argparse.Namespace) -> Path:
+def get_store_folder(name: str, options: argparse.Namespace) -> Path:
     """Store of all plans of a paper."""
     return options.stores / name.split(":", maxsplit=1)[0]
 
@@ -181,7 +181,7 @@ def tabulate(name: str, options: argparse.Namespace, run: str | None = None) -> 
     from vitreous.bench.store import Store
     from vitreous.core.errors import DataError
 
-    folder = store_folder(name, options)
+    folder = get_store_folder(name, options)
     try:
         if run is None:
             with Store(folder, create=False) as store:
@@ -189,13 +189,13 @@ def tabulate(name: str, options: argparse.Namespace, run: str | None = None) -> 
                 if not runs:
                     raise DataError("it was not run")
                 run = max(runs, key=lambda stored: sum(len(cell["rows"]) for cell in store.listings(stored).values()))
-        columns = list(columns_of(name, folder, run))
+        columns = list(read_columns(name, folder, run))
         write_tables(name, columns, options.out, [options.model] if options.model else list(WEIGHTS))
     except DataError as problem:
         print(f"{name}: no table: {problem}", flush=True)
 
 
-def stand_in_plan(
+def make_plan(
     name: str,
     assets: Path,
     images: int,
@@ -219,7 +219,7 @@ def stand_in_plan(
     return plan_reproduction(reduced, data, models=models, images=images, device=device, slice=slice_size)
 
 
-def columns_of(name: str, folder: Path, run: str | None = None) -> Iterator[tuple[str, FilledColumn]]:
+def read_columns(name: str, folder: Path, run: str | None = None) -> Iterator[tuple[str, FilledColumn]]:
     """Columns of the reproduced table that have scores, with their titles."""
     stored = read_run(folder, run)
     for table in make_paper_tables(name_sections(stored.whole_sections), stored.families, name):
@@ -228,7 +228,7 @@ def columns_of(name: str, folder: Path, run: str | None = None) -> Iterator[tupl
                 yield title, column
 
 
-def sheet_of(name: str, title: str, column: FilledColumn) -> Sheet:
+def make_sheet(name: str, title: str, column: FilledColumn) -> Sheet:
     """Scores of a column, named by the model that stands in and by its title in the table."""
     scores = column.scores
     assert scores is not None
@@ -248,25 +248,26 @@ def write_tables(
     name: str, columns: Sequence[tuple[str, FilledColumn]], out: Path, only: Sequence[str] = tuple(WEIGHTS)
 ) -> None:
     """Write the rows of one plan and of the models of `only` into the tables, in place of those that are there."""
-    sheets = [sheet for sheet in (sheet_of(name, title, column) for title, column in columns) if sheet.model in only]
+    sheets = [sheet for sheet in (make_sheet(name, title, column) for title, column in columns) if sheet.model in only]
     rows: dict[str, list] = {table: [] for table in TABLES}
     published = published_table(name)
     for sheet in sheets:
-        rows["reproduced"] += [TableFigure(**asdict(row), plan=name) for row in figures(sheet, draws=1000)]
+        rows["reproduced"] += [TableFigure(**asdict(row), plan=name) for row in compute_figures(sheet, draws=1000)]
         if published is not None and sheet.metric in published.columns:
             printed = {spec: values[sheet.metric] for spec, values in index_published_rows(published).items()}
             rows["reproduced-orders"].append(TableOrder(**asdict(compare_order(sheet, printed)), plan=name))
         rows["reproduced-pairs"] += [
-            TableEffect(**asdict(effect(sheet, *pair, draws=1000)), plan=name) for pair in claimed_pairs(name, sheet)
+            TableEffect(**asdict(compute_effect(sheet, *pair, draws=1000)), plan=name)
+            for pair in list_claimed_pairs(name, sheet)
         ]
     for table, kind in TABLES.items():
         path = out / f"{table}.csv"
-        others = [row for row in loaded(path, kind) if row.plan != name or row.model not in only]
+        others = [row for row in load_rows(path, kind) if row.plan != name or row.model not in only]
         if others or rows[table]:
-            save(path, sorted(others + rows[table], key=place_of))
+            write_rows(path, sorted(others + rows[table], key=find_place))
 
 
-def place_of(row: TableFigure | TableOrder | TableEffect) -> tuple[int, int]:
+def find_place(row: TableFigure | TableOrder | TableEffect) -> tuple[int, int]:
     """Place of a row in a table: plans as above, and the models of a plan as in the paper."""
     models = [STAND_INS[key] for key in find_reproduction(row.plan).models if key in STAND_INS]
     return list(PLANS).index(row.plan), models.index(row.model)
@@ -278,13 +279,13 @@ def compare_order(sheet: Sheet, printed: Mapping[str, float], draws: int = 1000)
     rows = {method: sheet.row(method) for method in sheet.methods if hash_spec(method) in printed}
     theirs = sign * np.array([printed[hash_spec(method)] for method in rows])
     drawn = resample_values(rows, sheet.reduce, sheet.pictures, draws, seed=0)
-    tau, rho = agreement(sign * np.array([float(sheet.reduce(parts)) for parts in rows.values()]), theirs)
-    spread = np.array([agreement(sign * values, theirs) for values in np.stack(list(drawn.values())).T])
+    tau, rho = correlate_ranks(sign * np.array([float(sheet.reduce(parts)) for parts in rows.values()]), theirs)
+    spread = np.array([correlate_ranks(sign * values, theirs) for values in np.stack(list(drawn.values())).T])
     where = (sheet.model, sheet.dataset, sheet.metric, "published", "all", len(rows), len(set(sheet.pictures)))
-    return Order(*where, tau, *around(tau, spread[:, 0]), rho, *around(rho, spread[:, 1]))
+    return Order(*where, tau, *centre_interval(tau, spread[:, 0]), rho, *centre_interval(rho, spread[:, 1]))
 
 
-def stated_orders(name: str) -> tuple[PublishedOrder, ...]:
+def list_stated_orders(name: str) -> tuple[PublishedOrder, ...]:
     """Orders that the paper states about a plan; those of figure 7 for 12 layers hold for both models that stand in."""
     return published_orders().get(name.removesuffix("-eva"), ())
 
@@ -299,9 +300,9 @@ def is_about(order: PublishedOrder, name: str, model: str, column: str) -> bool:
     )
 
 
-def claimed_pairs(name: str, sheet: Sheet) -> list[tuple[str, str]]:
+def list_claimed_pairs(name: str, sheet: Sheet) -> list[tuple[str, str]]:
     """Pairs of methods (first, second) of which the paper states the order."""
-    orders = [order for order in stated_orders(name) if is_about(order, name, sheet.model, sheet.metric)]
+    orders = [order for order in list_stated_orders(name) if is_about(order, name, sheet.model, sheet.metric)]
     pairs = [pair for order in orders for group in group_pairs(sheet.methods, order) for pair in group]
     return list(dict.fromkeys(pairs))
 
@@ -309,11 +310,11 @@ def claimed_pairs(name: str, sheet: Sheet) -> list[tuple[str, str]]:
 def take_tables(source: Path, out: Path) -> int:
     """Take over the plans of other tables."""
     for table, kind in TABLES.items():
-        new = loaded(source / f"{table}.csv", kind)
+        new = load_rows(source / f"{table}.csv", kind)
         plans = {row.plan for row in new}
-        rows = [row for row in loaded(out / f"{table}.csv", kind) if row.plan not in plans] + new
+        rows = [row for row in load_rows(out / f"{table}.csv", kind) if row.plan not in plans] + new
         if rows:
-            save(out / f"{table}.csv", sorted(rows, key=place_of))
+            write_rows(out / f"{table}.csv", sorted(rows, key=find_place))
         print(f"{table}: {', '.join(sorted(plans)) or 'nothing'}")
     return 0
 

@@ -60,16 +60,16 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--jobs {options.jobs} must be 1 or more")
     names = [name for name in order if name in options.names or not options.names]
     end = time.monotonic() + 60 * options.minutes
-    return at_once(names, options, end) if options.jobs > 1 else in_turn(names, options, end)
+    return run_at_once(names, options, end) if options.jobs > 1 else run_in_turn(names, options, end)
 
 
-def in_turn(names: list[str], options: argparse.Namespace, end: float) -> int:
+def run_in_turn(names: list[str], options: argparse.Namespace, end: float) -> int:
     """Here, one after the other; 1 where something failed or time was up."""
     failed = False
     for name in names:
         begun = time.monotonic()
         try:
-            outcome = run(name, options, end)
+            outcome = run_plan(name, options, end)
         except OutOfTimeError:
             print(f"{name}: time is up after {time.monotonic() - begun:.0f} s; run it again to go on", flush=True)
             return 1
@@ -84,13 +84,13 @@ def in_turn(names: list[str], options: argparse.Namespace, end: float) -> int:
     return int(failed)
 
 
-def at_once(names: list[str], options: argparse.Namespace, end: float) -> int:
+def run_at_once(names: list[str], options: argparse.Namespace, end: float) -> int:
     """Each in a process of its own, the next one as soon as one is done; 1 where something failed or time was up."""
     with ThreadPoolExecutor(options.jobs) as free:
-        return int(any(list(free.map(lambda name: apart(name, options, end), names))))
+        return int(any(list(free.map(lambda name: run_in_process(name, options, end), names))))
 
 
-def apart(name: str, options: argparse.Namespace, end: float) -> int:
+def run_in_process(name: str, options: argparse.Namespace, end: float) -> int:
     """This script with one name, its lines as they come; how it ended."""
     left = (end - time.monotonic()) / 60
     if left <= 0:
@@ -119,7 +119,7 @@ def apart(name: str, options: argparse.Namespace, end: float) -> int:
     return ran.returncode
 
 
-def run(name: str, options: argparse.Namespace, end: float) -> str:
+def run_plan(name: str, options: argparse.Namespace, end: float) -> str:
     """One plan into its store, or one script into its table; what came of it in a few words."""
     if name in SCRIPTS:
         from study import shortcut, zebras
@@ -133,7 +133,7 @@ def run(name: str, options: argparse.Namespace, end: float) -> str:
 
     folder = options.out / (name if options.model is None else f"{name}@{options.model}")
     if options.merge:
-        return merge(folder)
+        return merge_shards(folder)
     over = {"device": options.device, "images": options.pictures, "precision": options.precision}
     if options.model is not None:
         entries = tomllib.loads((options.plans / f"{name}.toml").read_text(encoding="utf-8"))
@@ -142,14 +142,14 @@ def run(name: str, options: argparse.Namespace, end: float) -> str:
     for note in check(plan):
         print(f"note: {note}", flush=True)
     with Store(folder if options.shard is None else folder / "shards" / options.shard.replace("/", "-of-")) as store:
-        progress = execute(plan, store, shard=options.shard, report=until(end))
+        progress = execute(plan, store, shard=options.shard, report=stop_after(end))
     failed = sum(progress.failed.values())
     for sentence, often in list(progress.failed.items())[:5]:
         print(f"  failed {often} ×: {sentence}", flush=True)
     return f"{progress.images} images, {progress.rows} new rows" + (f", {failed} failed" if failed else "")
 
 
-def merge(folder: Path) -> str:
+def merge_shards(folder: Path) -> str:
     """Add the stores of shards to the store of their plan."""
     from vitreous.bench.store import Store
 
@@ -157,7 +157,7 @@ def merge(folder: Path) -> str:
         return f"{store.merge(sorted((folder / 'shards').glob('*-of-*')))} rows added"
 
 
-def until(end: float) -> Callable[[Any], None]:
+def stop_after(end: float) -> Callable[[Any], None]:
     def report(_: Any) -> None:
         if time.monotonic() > end:
             raise OutOfTimeError

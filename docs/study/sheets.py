@@ -40,12 +40,12 @@ class Sheet:
         return {name: values[place] for name, values in self.parts.items()}
 
 
-def model_order(sheet: Any) -> int:
+def get_model_index(sheet: Any) -> int:
     """Place of the model of a sheet or of a row of results in the tables."""
     return MODELS.index(sheet.model) if sheet.model in MODELS else len(MODELS)
 
 
-def mean(parts: Mapping[str, np.ndarray]) -> np.ndarray:
+def average(parts: Mapping[str, np.ndarray]) -> np.ndarray:
     """Of the rows that are defined."""
     known = ~np.isnan(parts["score"])
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -69,23 +69,23 @@ def read_store(folder: Path) -> list[Sheet]:
             )
             for column in block.metrics
         ]
-        sheets += [*own, *derived(own)]
+        sheets += [*own, *derive_sheets(own)]
     return sheets
 
 
-def derived(sheets: Sequence[Sheet]) -> list[Sheet]:
+def derive_sheets(sheets: Sequence[Sheet]) -> list[Sheet]:
     """`faithfulness`: deletion AOPC + mean probability while patches enter; of SkipPLUS's percentages, `mean_aopc`."""
     named = {sheet.metric: sheet for sheet in sheets}
     derived_sheets = []
     if {"deletion_aopc", "insertion_aopc"} <= named.keys():
         gone, come = named["deletion_aopc"], named["insertion_aopc"]
         total = gone.scores + (gone.probability - come.scores)
-        derived_sheets.append(replace(gone, metric="faithfulness", higher=True, parts={"score": total}, reduce=mean))
+        derived_sheets.append(replace(gone, metric="faithfulness", higher=True, parts={"score": total}, reduce=average))
     gone, come = (f"{name}_aopc(preset='skipplus')" for name in ("deletion", "insertion"))
     if {gone, come} <= named.keys():
         middle = (named[gone].scores + named[come].scores) / 2
         derived_sheets.append(
-            replace(named[gone], metric="mean_aopc", higher=True, parts={"score": middle}, reduce=mean)
+            replace(named[gone], metric="mean_aopc", higher=True, parts={"score": middle}, reduce=average)
         )
     return derived_sheets
 
@@ -103,12 +103,14 @@ def read_table(path: Path, higher: Mapping[str, bool | None], methods: Sequence[
             scores[methods.index(row["method"]), pictures.index(row["picture"])] = float(row["value"])
         blank = np.full(len(pictures), np.nan)
         sheets.append(
-            Sheet(model, path.stem, "", metric, higher.get(metric), methods, pictures, {"score": scores}, mean, blank)
+            Sheet(
+                model, path.stem, "", metric, higher.get(metric), methods, pictures, {"score": scores}, average, blank
+            )
         )
     return sheets
 
 
-def pick(sheets: Sequence[Sheet], metric: str, model: str, dataset: str = "", explained: str = "") -> Sheet:
+def pick_sheet(sheets: Sequence[Sheet], metric: str, model: str, dataset: str = "", explained: str = "") -> Sheet:
     """The one sheet of a metric and a model."""
     matching = [
         row

@@ -16,7 +16,7 @@ COLUMNS = ("model", "picture", "method", "metric", "value")
 METRICS = {"class_discrimination": "stamp_above_thing", "ap": "stamp_ap", "pointing_game": "stamp_peak"}
 
 
-def write(path: Path, device: str | None = None, pictures: int | None = None) -> int:
+def write_table(path: Path, device: str | None = None, pictures: int | None = None) -> int:
     """The table of both models and every method of the plan on scenes; how many rows it has."""
     import vitreous
     from vitreous.bench.plan_parser import read_plan
@@ -29,14 +29,14 @@ def write(path: Path, device: str | None = None, pictures: int | None = None) ->
     for name in MODELS:
         vit = vitreous.load(name, device=list_devices(plan)[0])
         for method in plan.methods:
-            rows += [(name, *row) for row in measured(vit, list(album), method)]
+            rows += [(name, *row) for row in measure_method(vit, list(album), method)]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
     return len(rows)
 
 
-def measured(vit, scenes, method: str) -> list[tuple[str, str, str, float]]:
+def measure_method(vit, scenes, method: str) -> list[tuple[str, str, str, float]]:
     """Rows of one method: image, method, metric, value."""
     import numpy as np
     import torch

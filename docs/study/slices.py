@@ -28,7 +28,7 @@ class Single:
     value: float
 
 
-def singles(plan: str, sheets: Sequence[Sheet]) -> list[Single]:
+def select_singles(plan: str, sheets: Sequence[Sheet]) -> list[Single]:
     """The first images of a plan."""
     methods, metrics = SLICES[plan]
     rows = []

@@ -8,8 +8,8 @@ from itertools import pairwise
 from math import isnan, nan
 
 import numpy as np
-from study.effects import Effect, Figure, effect, figures
-from study.sheets import Sheet, mean
+from study.effects import Effect, Figure, compute_effect, compute_figures
+from study.sheets import Sheet, average
 
 from vitreous.bench.resample import DRAWS, LEVEL, UNKNOWN, compute_interval
 
@@ -33,18 +33,18 @@ class Order:
     rho_high: float
 
 
-def orders(metric: Sheet, truth: Sheet, among: str = "all", draws: int = 1000, seed: int = 0) -> Order:
+def compare_orders(metric: Sheet, truth: Sheet, among: str = "all", draws: int = 1000, seed: int = 0) -> Order:
     """Both orders anew for every resample of the images; the interval is that of their agreement."""
-    methods, figures_of = comparable(metric, truth, among)
+    methods, figures_of = align_sheets(metric, truth, among)
     names = list(dict.fromkeys(metric.pictures))
     weights = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
-    pairs = [agreement(*figures_of(row)) for row in (np.ones(len(names)), *weights)]
+    pairs = [correlate_ranks(*figures_of(row)) for row in (np.ones(len(names)), *weights)]
     (tau, rho), drawn = pairs[0], np.array(pairs[1:])
     where = (metric.model, metric.dataset, metric.metric, truth.metric, among, len(methods), len(names))
-    return Order(*where, tau, *around(tau, drawn[:, 0]), rho, *around(rho, drawn[:, 1]))
+    return Order(*where, tau, *centre_interval(tau, drawn[:, 0]), rho, *centre_interval(rho, drawn[:, 1]))
 
 
-def around(value: float, drawn: np.ndarray) -> tuple[float, float]:
+def centre_interval(value: float, drawn: np.ndarray) -> tuple[float, float]:
     """The spread of resampled agreements, moved to the measured one: resampled orders are noisier, so they agree less on average."""
     if np.isnan(drawn).all():
         return UNKNOWN
@@ -52,14 +52,14 @@ def around(value: float, drawn: np.ndarray) -> tuple[float, float]:
     return max(low, -1.0), min(high, 1.0)
 
 
-def ceiling(truth: Sheet, among: str = "all", draws: int = 1000, seed: int = 0) -> Order:
+def compute_ceiling(truth: Sheet, among: str = "all", draws: int = 1000, seed: int = 0) -> Order:
     """How far the truth agrees with itself on other images: two random halves."""
-    methods, figures_of = comparable(truth, truth, among)
+    methods, figures_of = align_sheets(truth, truth, among)
     names = list(dict.fromkeys(truth.pictures))
     draw, pairs = np.random.default_rng(seed), []
     for _ in range(draws):
         half = np.isin(np.arange(len(names)), draw.permutation(len(names))[: len(names) // 2]).astype(float)
-        pairs.append(agreement(figures_of(half)[0], figures_of(1 - half)[0]))
+        pairs.append(correlate_ranks(figures_of(half)[0], figures_of(1 - half)[0]))
     agreements = np.array(pairs)
     where = (truth.model, truth.dataset, "the same truth, other images", truth.metric, among, len(methods), len(names))
     tau, rho = (float(np.nanmean(column)) if not np.isnan(column).all() else nan for column in agreements.T)
@@ -68,7 +68,7 @@ def ceiling(truth: Sheet, among: str = "all", draws: int = 1000, seed: int = 0) 
     )
 
 
-def comparable(metric: Sheet, truth: Sheet, among: str):
+def align_sheets(metric: Sheet, truth: Sheet, among: str):
     """Methods that both define on most questions, and a function from weights of the images to both figures, more being better."""
     if metric.pictures != truth.pictures:
         raise LookupError(f"{metric.metric} and {truth.metric} were measured on different images")
@@ -81,7 +81,7 @@ def comparable(metric: Sheet, truth: Sheet, among: str):
     picture = np.array([names.index(method) for method in metric.pictures])
     known = [place for place in range(len(both)) if all((~np.isnan(side[place])).mean() > 0.5 for side in sides)]
     if among == "better half":
-        level = {place: float(mean({"score": sides[1][place]})) for place in known}
+        level = {place: float(average({"score": sides[1][place]})) for place in known}
         known = sorted(known, key=lambda place: -level[place])[: (len(known) + 1) // 2]
     sides = [side[known] for side in sides]
 
@@ -93,7 +93,7 @@ def comparable(metric: Sheet, truth: Sheet, among: str):
     return [both[place] for place in known], weighed
 
 
-def agreement(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+def correlate_ranks(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     """Kendall's τ-b and Spearman's ρ over methods; equal figures are ties."""
     good = ~np.isnan(first) & ~np.isnan(second)
     a, b = first[good], second[good]
@@ -109,15 +109,10 @@ def agreement(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     )
 
 
-def tradeoff(first: Sheet, second: Sheet) -> Order:
-    """Two metrics across methods, both turned so that more is better: negative is a trade-off."""
-    return orders(first, second)
-
-
 # ── the best start ───────────────────────────────────────────────────────────────────────────────
 
 
-def regret(sheet: Sheet, starts: Mapping[int, str], middle: int) -> Effect:
+def compute_regret(sheet: Sheet, starts: Mapping[int, str], middle: int) -> Effect:
     """The middle start less the best one, which is chosen on the other half of the images: choosing by luck gains nothing."""
     specs = list(starts.values())
     scores = np.array([sheet.row(spec)["score"] for spec in specs])
@@ -128,22 +123,24 @@ def regret(sheet: Sheet, starts: Mapping[int, str], middle: int) -> Effect:
         level = scores[:, whole & (halves != half)].sum(1) * (-1 if sheet.higher is False else 1)
         best[whole & (halves == half)] = scores[int(level.argmax()), whole & (halves == half)]
     own = scores[specs.index(starts[middle])]
-    both = replace(sheet, methods=(starts[middle], "best start"), parts={"score": np.stack([own, best])}, reduce=mean)
-    return effect(both, starts[middle], "best start")
+    both = replace(
+        sheet, methods=(starts[middle], "best start"), parts={"score": np.stack([own, best])}, reduce=average
+    )
+    return compute_effect(both, starts[middle], "best start")
 
 
 # ── chosen here, confirmed there ─────────────────────────────────────────────────────────────────
 
 
-def confirmed(
+def confirm_selection(
     choose: Sheet, confirm: Sheet, published: Sequence[str], draws: int = DRAWS, best: int = 1
 ) -> list[Effect]:
     """The best unpublished combinations against the best that somebody did: chosen on one half, compared on both."""
-    level = {figure.method: figure.mean for figure in figures(choose, draws=2)}
+    level = {figure.method: figure.mean for figure in compute_figures(choose, draws=2)}
     known = sorted((method for method in level if not isnan(level[method])), key=lambda method: -level[method])
     theirs = next(method for method in known if method in published)
     ours = [method for method in known if method not in published][:best]
-    return [effect(sheet, method, theirs, draws) for method in ours for sheet in (choose, confirm)]
+    return [compute_effect(sheet, method, theirs, draws) for method in ours for sheet in (choose, confirm)]
 
 
 # ── where label and prediction differ ────────────────────────────────────────────────────────────
@@ -151,7 +148,7 @@ def confirmed(
 GAPS = ((0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
 
 
-def in_gaps(label: Sheet, predicted: Sheet) -> list[tuple[Sheet, Sheet]]:
+def split_by_gap(label: Sheet, predicted: Sheet) -> list[tuple[Sheet, Sheet]]:
     """Wrongly classified images, by how much surer the model is of its own class than of the true one; both classes."""
     places = {picture: place for place, picture in enumerate(predicted.pictures)}
     theirs = np.array([places[picture] for picture in label.pictures])
@@ -161,11 +158,13 @@ def in_gaps(label: Sheet, predicted: Sheet) -> list[tuple[Sheet, Sheet]]:
         rows = np.flatnonzero((gap > low) & (gap <= high))
         if len(rows):
             words = f"{label.dataset}, gap {low:g}–{high:g}"
-            gaps.append(tuple(part(sheet, at, words) for sheet, at in ((label, rows), (predicted, theirs[rows]))))
+            gaps.append(
+                tuple(select_images(sheet, at, words) for sheet, at in ((label, rows), (predicted, theirs[rows])))
+            )
     return gaps
 
 
-def part(sheet: Sheet, rows: np.ndarray, dataset: str) -> Sheet:
+def select_images(sheet: Sheet, rows: np.ndarray, dataset: str) -> Sheet:
     return replace(
         sheet,
         dataset=dataset,
@@ -175,33 +174,33 @@ def part(sheet: Sheet, rows: np.ndarray, dataset: str) -> Sheet:
     )
 
 
-def by_gap(label: Sheet, predicted: Sheet) -> list[Figure]:
+def compute_gap_figures(label: Sheet, predicted: Sheet) -> list[Figure]:
     """Figures of both classes, gap by gap."""
-    return [row for both in in_gaps(label, predicted) for sheet in both for row in figures(sheet)]
+    return [row for both in split_by_gap(label, predicted) for sheet in both for row in compute_figures(sheet)]
 
 
-def across_gap(label: Sheet, predicted: Sheet, pairs: Sequence[tuple[str, str]]) -> list[Effect]:
+def compute_gap_effects(label: Sheet, predicted: Sheet, pairs: Sequence[tuple[str, str]]) -> list[Effect]:
     """Gap by gap: of every method the true class less the predicted one, and of the true class a method less another."""
     effects = []
-    for true, own in in_gaps(label, predicted):
+    for true, own in split_by_gap(label, predicted):
         for method in true.methods:
             rows = [sheet.row(method)["score"] for sheet in (true, own)]
-            both = replace(true, methods=(method, "predicted class"), parts={"score": np.stack(rows)}, reduce=mean)
-            effects.append(effect(both, method, "predicted class"))
-        effects += [effect(true, *pair) for pair in pairs if set(pair) <= set(true.methods)]
+            both = replace(true, methods=(method, "predicted class"), parts={"score": np.stack(rows)}, reduce=average)
+            effects.append(compute_effect(both, method, "predicted class"))
+        effects += [compute_effect(true, *pair) for pair in pairs if set(pair) <= set(true.methods)]
     return effects
 
 
 # ── how sure the model is ────────────────────────────────────────────────────────────────────────
 
-SURE = (0.0, 0.5, 0.9, 1.0)
+PROBABILITY_BANDS = (0.0, 0.5, 0.9, 1.0)
 
 
-def by_sureness(sheet: Sheet, pairs: Sequence[tuple[str, str]]) -> list[Effect]:
+def compare_by_probability(sheet: Sheet, pairs: Sequence[tuple[str, str]]) -> list[Effect]:
     """Differences among images of whose explained class the model is about as sure."""
-    band = np.searchsorted(SURE[1:-1], sheet.probability, side="right")
+    band = np.searchsorted(PROBABILITY_BANDS[1:-1], sheet.probability, side="right")
     effects = []
-    for place, (low, high) in enumerate(pairwise(SURE)):
-        own = part(sheet, np.flatnonzero(band == place), f"{sheet.dataset}, p {low:g}–{high:g}")
-        effects += [effect(own, *pair) for pair in pairs if set(pair) <= set(own.methods)]
+    for place, (low, high) in enumerate(pairwise(PROBABILITY_BANDS)):
+        own = select_images(sheet, np.flatnonzero(band == place), f"{sheet.dataset}, p {low:g}–{high:g}")
+        effects += [compute_effect(own, *pair) for pair in pairs if set(pair) <= set(own.methods)]
     return effects

@@ -21,7 +21,7 @@ METHODS = (
 COLUMNS = ("model", "picture", "method", "metric", "value")
 
 
-def write(path: Path, device: str | None = None, pictures: int | None = None) -> int:
+def write_table(path: Path, device: str | None = None, pictures: int | None = None) -> int:
     """The table of every model, frame and method; how many rows it has."""
     from vitreous.bench.plan_parser import read_plan
     from vitreous.bench.pool import list_devices
@@ -34,14 +34,14 @@ def write(path: Path, device: str | None = None, pictures: int | None = None) ->
     for model in plan.models:
         vit = load_cached(model, plan.precision, list_devices(plan)[0]).vit
         for method in METHODS:
-            rows += [(model.label, *row) for row in measured(vit, frames, method)]
+            rows += [(model.label, *row) for row in measure_method(vit, frames, method)]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
     return len(rows)
 
 
-def measured(vit: object, frames: list[Path], method: str) -> list[tuple[str, str, str, float]]:
+def measure_method(vit: object, frames: list[Path], method: str) -> list[tuple[str, str, str, float]]:
     """Rows of one method: image, method, metric, value."""
     import torch
 

@@ -10,7 +10,7 @@ import numpy as np
 STUDY = Path(__file__).parents[2] / "docs" / "study"
 sys.path.insert(0, str(STUDY.parent))
 
-from study.sheets import Sheet, derived, mean  # noqa: E402 - scripts beside the pages that they write
+from study.sheets import Sheet, average, derive_sheets  # noqa: E402 - scripts beside the pages that they write
 
 from vitreous.metrics.metric import resolve_metric  # noqa: E402
 
@@ -25,7 +25,7 @@ def sheet(scores, higher=True, metric="faithfulness", pictures=None, methods=Non
         "model": "ViT-Tiny",
         "dataset": "val",
         "explained": "",
-        "reduce": mean,
+        "reduce": average,
         "probability": np.full(asked, 0.5),
     }
     return Sheet(
@@ -69,7 +69,7 @@ def sheets_of(plan, pictures: int = 12, seed: int = 0, wrong: float = 0.4) -> li
                             explained=role, probability=other if role == "label" else sure,
                         )
                     )  # fmt: skip
-                found += [*own, *derived(own)]
+                found += [*own, *derive_sheets(own)]
     return found
 
 

@@ -51,7 +51,7 @@ def test_variants_of_the_fit_share_its_subsets(monkeypatch):
 def test_greedy_orders_take_the_best_next_step():
     probe = Probe(seen("vit-even"), pictures()[:1], torch.tensor([3]), "probability")
     for removing in (True, False):
-        (rank,) = error_ceilings.greedy(probe, removing).tolist()
+        (rank,) = error_ceilings.rank_greedily(probe, removing).tolist()
         assert sorted(rank) == list(range(12))
         keep = torch.full((1, 1, 12), removing)
         for place in range(3):
@@ -67,7 +67,7 @@ def test_greedy_orders_take_the_best_next_step():
 
 
 def test_specs_are_shortened_by_defaults():
-    short = error_results.spelled_in_short
+    short = error_results.shorten_spec
     assert short("bayes(samples=128, prior='fuse', question='probability')") == "bayes(samples=128)"
     assert (
         short("bayes(samples=128, prior='temper', question='logit')")
@@ -89,7 +89,7 @@ def test_methods_are_averaged_over_common_images(tmp_path):
     path.write_text(ROWS.format(rows="\n".join(rows)))
     (sheet,) = error_results.read_sheets([path])
     assert (sheet.methods, sheet.pictures) == (("temper", "random"), ("a", "b"))
-    assert error_results.effect(sheet, "temper", "random").effect == 0.4
+    assert error_results.compute_effect(sheet, "temper", "random").effect == 0.4
     (whole,) = error_results.read_sheets([path], common=True)
     assert (whole.pictures, whole.scores.tolist()) == (("a",), [[0.5], [0.1]])
     assert "bayes [log]" in error_results.read_sheets([path], every=True)[0].methods
@@ -144,7 +144,7 @@ def test_the_default_has_the_smallest_worst_case(tmp_path):
     for part, rows in (("photographs", photographs), ("scenes", scenes)):
         (tmp_path / f"error-bars-{part}.csv").write_text(ROWS.format(rows="\n".join(rows)))
     assert error_results.measure_errors(tmp_path, tmp_path / "results") == ["photographs", "scenes"]
-    lines = fill_default.default(Results(tmp_path / "results")).splitlines()[2:]
+    lines = fill_default.write_default(Results(tmp_path / "results")).splitlines()[2:]
     assert [line.split(" | ")[0].strip("| ") for line in lines] == ["temper(question='logit')", "temper"]
     assert "0.60 | classes told apart, pair" in lines[0]
     assert "0.40 | AP, pets" in lines[1]

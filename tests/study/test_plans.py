@@ -69,7 +69,7 @@ def test_what_the_pages_compare_is_in_the_plans(assets):
 
     assert {spec for family in names.FAMILIES.values() for spec in family} <= skipplus
     assert {spec for starts in names.STARTS.values() for spec in starts.values()} == start
-    assert {*names.ABLATION, *names.OPEN} <= tokentm == set(plan_of("tokentm-pets").methods)
+    assert {*names.ABLATION, *names.VARIANTS} <= tokentm == set(plan_of("tokentm-pets").methods)
     assert names.TIS in tis
     assert grid >= names.PUBLISHED
     assert names.TEMPERED in set(plan_of("beyond").methods)
@@ -79,7 +79,7 @@ def test_what_the_pages_compare_is_in_the_plans(assets):
 @pytest.mark.parametrize("name", ["skipplus", "tokentm", "tis", "tis-options", "newer", "beyond", "beyond-choose"])
 def test_there_are_pairs_to_compare(name, assets):
     methods = plan_of(name).methods
-    found = names.pairs(name, methods)
+    found = names.list_pairs(name, methods)
 
     assert found
     assert all(one in methods and other in methods and one != other for one, other in found)
@@ -105,10 +105,10 @@ def test_methods_of_the_zebra_example_exist():
 
 def test_ours_are_compared_with_others_and_all_with_tis():
     methods = plan_of("beyond-scenes").methods
-    found = set(names.pairs("beyond-scenes", methods))
+    found = set(names.list_pairs("beyond-scenes", methods))
 
     assert {one for one, other in found if other == "tis"} == set(methods) - {"tis"}
-    assert {("temper", other) for other in methods if not names.ours(other)} <= found
+    assert {("temper", other) for other in methods if not names.is_ours(other)} <= found
     assert {("fuse", "temper"), ("anneal", "fuse")} <= found
     assert ("genatt", "tokentm") not in found
 

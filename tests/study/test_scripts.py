@@ -112,7 +112,7 @@ def test_a_map_that_knows_no_class_does_not_separate_zebra_and_elephant(assets):
     )
     frames = [assets / "multiclass-samples" / "el1.png"]
     blind, knows = (
-        {metric: value for _, _, metric, value in zebras.measured(vit, frames, method)}
+        {metric: value for _, _, metric, value in zebras.measure_method(vit, frames, method)}
         for method in ("rollout", "decompx+skipplus")
     )
 
@@ -127,7 +127,7 @@ def test_stamp_and_object_are_separated_by_pixel():
     vit = vitreous.load("scenes-biased")
     scenes = list(Scenes("shortcut", 2, shortcut.SEED, mark="moved"))
 
-    found = {(picture, metric): value for picture, _, metric, value in shortcut.measured(vit, scenes, "decompx")}
+    found = {(picture, metric): value for picture, _, metric, value in shortcut.measure_method(vit, scenes, "decompx")}
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Caveat)
