@@ -1,7 +1,7 @@
-"""CLIP ViT-B/16 as a third model: its vision tower with a linear classifier that is trained on images outside the confirming half.
+"""CLIP ViT-B/16 as a third model: its vision tower with a linear classifier that is trained on the selection half.
 
-The assets hold one image of every ImageNet class, so that no image of the confirming half has a class of the other half. What
-can be learnt from one half and asked of the other are the 24 breeds of pets (ten images each), and groups of ImageNet classes.
+The assets have one image of every ImageNet class, so no class of the confirmation half occurs in the other half. Classes that
+occur in both are the 24 breeds of pets (ten images each) and groups of ImageNet classes.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def find_group(label: int) -> int | None:
 
 
 def number_labels(dataset: str, labels: Sequence[int]) -> dict[int, int]:
-    """New number of every label that the classifier knows: groups of animals on val, breeds in order on pets."""
-    known = sorted(set(labels))
+    """Index in the classifier of every label that it has: groups of animals on val, breeds in order on pets."""
+    distinct = sorted(set(labels))
     if "pets" in dataset:
-        return {label: number for number, label in enumerate(known)}
-    return {label: group for label in known if (group := find_group(label)) is not None}
+        return {label: number for number, label in enumerate(distinct)}
+    return {label: group for label in distinct if (group := find_group(label)) is not None}
 
 
 def convert_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """State of timm's model from that of CLIPVisionModelWithProjection; the projection is the head."""
+    """State dict of timm's model from that of CLIPVisionModelWithProjection; the projection is the head."""
     renamed = {
         "vision_model.embeddings.class_embedding": "cls_token", "vision_model.embeddings.position_embedding.weight": "pos_embed",
         "vision_model.embeddings.patch_embedding.weight": "patch_embed.proj.weight", "visual_projection.weight": "head.weight",
@@ -83,7 +83,7 @@ def load_tower(device: str) -> Any:
 
 @torch.no_grad()
 def compute_vectors(module: Any, spec: str, places: Sequence[int], device: str) -> tuple[Tensor, Tensor]:
-    """Image vectors and ImageNet labels of some images."""
+    """Image vectors and labels of the images at `places`."""
     vit = vitreous.wrap(module)
     read = [
         (module(batch.images.to(device)).cpu(), batch.labels)
@@ -125,16 +125,16 @@ def train_classifier(inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tens
 
 
 def load_classifier(dataset: str, device: str) -> tuple[Any, dict[int, int]]:
-    """CLIP's tower with a classifier of a dataset's first half, and the new number of every label that it knows.
+    """CLIP's tower with a classifier trained on a dataset's first half, and the index of every label that it has.
 
-    Training images are those at even places (part 1/2); the head stays affine, as products of projection and classifier.
+    Training images are those at even places (part 1/2); the head is affine, the product of projection and classifier.
     """
     module, spec = load_tower(device), f"assets:{dataset}"
     places = range(0, len(open_dataset(spec)), 2)
     inputs, labels = compute_vectors(module, spec, places, device)
     numbers = number_labels(dataset, labels.tolist())
-    known = torch.tensor([int(label) in numbers for label in labels])
-    inputs, targets = inputs[known], torch.tensor([numbers[int(label)] for label in labels[known]])
+    is_used = torch.tensor([int(label) in numbers for label in labels])
+    inputs, targets = inputs[is_used], torch.tensor([numbers[int(label)] for label in labels[is_used]])
     scale = inputs.norm(dim=1).mean()
     classes = 1 + max(numbers.values())
     weight, bias, decay = train_classifier(inputs / scale, targets, classes)
@@ -148,5 +148,5 @@ def load_classifier(dataset: str, device: str) -> tuple[Any, dict[int, int]]:
 
 
 def number_all_labels(dataset: str, numbers: dict[int, int]) -> dict[int, int]:
-    """On val, classes of the other half belong to the same groups."""
+    """Index of every label in both halves: on val, classes of the other half belong to the same groups."""
     return numbers if "pets" in dataset else number_labels(dataset, range(1000))

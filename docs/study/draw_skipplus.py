@@ -14,7 +14,7 @@ from study.sentences import format_metric
 
 @plot("skipplus-gains")
 def draw_gains(results: Results) -> Path | None:
-    """What PLUS and SkipPLUS add to every method, measure by measure, with 95 % intervals"""
+    """Effect of PLUS and SkipPLUS on every method and measure, with 95 % intervals"""
     rows = [*results.effects("skipplus-pairs"), *select_rows(results.effects("skipplus-pets-pairs"), metric=AP)]
     if not rows:
         return None
@@ -41,7 +41,7 @@ def draw_gains(results: Results) -> Path | None:
 
 @plot("skipplus-start")
 def draw_starts(results: Results) -> Path | None:
-    """Mean of deletion and insertion AOPC when layers are summed from every start on; the dotted line is SkipPLUS's"""
+    """Mean of deletion and insertion AOPC by the first layer of the sum; the dotted line is the start of SkipPLUS"""
     figures_by_method = {
         (row.model, row.method): row for row in select_rows(results.figures("skipplus-start"), metric="mean_aopc")
     }
@@ -66,13 +66,13 @@ def draw_starts(results: Results) -> Path | None:
 
 @plot("skipplus-trade")
 def draw_trade(results: Results) -> Path | None:
-    """Every method's deletion AOPC against its insertion AOPC (val) and AP (pets)"""
+    """Deletion AOPC of every method against its insertion AOPC (val) and AP (pets)"""
     panels, up = {}, {}
-    say = {
+    names = {
         method: method
         for method in ("random", "genatt", "decompx", "decompx+plus", "decompx+skipplus", "gradcam", "transatt")
     }
-    say[f"{ALTI}{HALF}"] = "ALTI, Rollout"
+    names[f"{ALTI}{HALF}"] = "ALTI, Rollout"
     for plan, other in (("skipplus", AOPC[1]), ("skipplus-pets", AP)):
         rows = results.figures(plan)
         for model in MODELS:
@@ -82,11 +82,11 @@ def draw_trade(results: Results) -> Path | None:
             )
             if x and y:
                 heading = f"{model}, {plan.removeprefix('skipplus').strip('-') or 'val'}"
-                most = max(row.n for row in x.values())  # what is undefined on most images has no place
+                most = max(row.n for row in x.values())  # methods that are undefined on most images are left out
                 panels[heading] = [(name, x[name], y[name]) for name in x if name in y and x[name].n > most / 2]
                 up[heading] = plots.format_axis_title(next(iter(y.values())))
     return (
-        plots.draw_scatter("skipplus-trade", panels, "deletion AOPC, %  (more is better)", up, say=say)
+        plots.draw_scatter("skipplus-trade", panels, "deletion AOPC, %  (more is better)", up, names=names)
         if panels
         else None
     )

@@ -1,4 +1,4 @@
-"""What was chosen for temper, fuse and anneal, and what the other choices would have brought."""
+"""Tables of the selected variants of temper, fuse and anneal, and of their alternatives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLUMNS = {model: match_effects(model, "faithfulness") for model in MODELS}
 
 
 def write_choices(less: dict[str, tuple[str, str]], results: Results) -> str:
-    """Each choice less its alternative, in pairs."""
+    """Each selected variant minus its alternative (paired)."""
     return format_differences(results.effects("beyond-choose-pairs"), less, COLUMNS)
 
 
@@ -23,7 +23,7 @@ for _name, _less in (("temper", TEMPER_LESS), ("fuse", FUSE_LESS), ("anneal", AN
 
 @fill("beyond-choose-qk")
 def write_sweep(results: Results) -> str:
-    """How much of the gradient goes through queries and keys: the figure, and what a quarter has over it."""
+    """Faithfulness by the factor on the gradient through queries and keys, and a quarter minus each."""
     rows = select_rows(results.figures("beyond-choose"), metric="faithfulness")
     pairs = select_rows(results.effects("beyond-choose-pairs"), method=TEMPERED)
     rows_by_method = {(row.model, row.method): row for row in rows}
@@ -32,13 +32,13 @@ def write_sweep(results: Results) -> str:
         [f"{share:g}", *(format_figure(rows_by_method.get((model, spec))) for model in MODELS), *(format_cell(less.get((model, spec))) for model in MODELS)]
         for share, spec in QK.items()
     ]  # fmt: skip
-    head = ["through q and k", *MODELS, *(f"a quarter less it<br>{model}" for model in MODELS)]
+    head = ["through q and k", *MODELS, *(f"a quarter minus it<br>{model}" for model in MODELS)]
     return format_table(head, lines) if rows else NOTHING
 
 
 @fill("beyond-masks")
 def write_masks(results: Results) -> str:
-    """Ours and what was published on the masks of pets and the evidence of Scenes, in pairs; what was not compared has a dash."""
+    """New minus published methods (paired) on the masks of pets and the evidence of Scenes; a dash if not compared."""
     rows = [row for plan in ("beyond-pets", "beyond-scenes", "scenes") for row in select_rows(results.effects(f"{plan}-pairs"), metric="ap")]  # fmt: skip
     columns = list(dict.fromkeys((row.dataset, row.model) for row in rows))
     lines = [

@@ -1,4 +1,4 @@
-"""What stands on the page about the choice of the default method."""
+"""Tables about the choice of the default method."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from vitreous.core.defaults import DEFAULT_METHOD
 
 
 def tabulate_criteria(results: Results) -> dict[str, dict[str, float]]:
-    """Columns of the table for the default: 0 is a random map (or the bare share), 1 the best candidate."""
+    """Columns of the table for the default: 0 is a random map, 1 the best candidate; some are plain shares of images."""
     photographs, drawn = results.figures("error-bars-photographs"), results.figures("error-bars-scenes")
     photographs = photographs + [row for row in results.figures("error-bars-clip") if row.metric != "accuracy"]
     raw: dict[str, dict[str, float]] = {}
     columns: dict[str, dict[str, float]] = {}
     for rows, metric, words in (
         (photographs, "faithfulness", "faithful"), (photographs, "ap", "AP"), (drawn, "faithfulness", "faithful"),
-        (drawn, "ap", "AP"), (drawn, "class_discrimination", "classes told apart"),
+        (drawn, "ap", "AP"), (drawn, "class_discrimination", "class discrimination"),
     ):  # fmt: skip
         for model, dataset in list_datasets(select_rows(rows, metric=metric)):
             own = select_rows(rows, metric=metric, model=model, dataset=dataset)
@@ -42,8 +42,8 @@ def tabulate_criteria(results: Results) -> dict[str, dict[str, float]]:
     )
     stamps = {(row.model, row.method): row for row in measured}
     if stamps:
-        known = {method for _, method in stamps if method in everywhere}
-        columns["shortcut exposed<br>Scenes"] = {method: compute_exposure(stamps, method) for method in columns[next(iter(columns))] if method in known}  # fmt: skip
+        candidates = {method for _, method in stamps if method in everywhere}
+        columns["shortcut exposed<br>Scenes"] = {method: compute_exposure(stamps, method) for method in columns[next(iter(columns))] if method in candidates}  # fmt: skip
     return columns
 
 
@@ -68,7 +68,7 @@ def write_default(results: Results) -> str:
         middle = float(np.mean([column[method] for column in columns.values() if method in column]))
         gap = "" if method == DEFAULT_METHOD else format_cell(less.get(method))
         lines.append([method, format_number(value, 2), name.replace("<br>", ", "), gap, format_number(middle, 2)])
-    return format_table(["candidate", "worst case", "where", f"less that of `{DEFAULT_METHOD}`", "mean"], lines)
+    return format_table(["candidate", "worst case", "where", f"minus that of `{DEFAULT_METHOD}`", "mean"], lines)
 
 
 @fill("errors-default-all")

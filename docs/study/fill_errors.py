@@ -1,4 +1,4 @@
-"""What stands on the page about error bars, ceilings and masks: tables of error_bars.py."""
+"""Tables and answers of the page about error bars, ceilings and masks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def list_datasets(rows: Sequence[Figure] | Sequence[Effect]) -> list[tuple[str, 
 
 @fill("errors-short")
 def write_short(results: Results) -> str:
-    """Whether the targets were met, set by set."""
+    """Differences to TIS and to the prior, for every dataset."""
     rows = select_rows(results.effects("error-bars-photographs-pairs"), metric="faithfulness")
     if not rows:
         return NOTHING
@@ -33,13 +33,13 @@ def write_short(results: Results) -> str:
     for samples in (128, 256, 512, 1024):
         method = f"bayes(samples={samples})"
         share = f"{100 * count_passes(method) / count_passes('tis'):.0f} % of its cost"
-        lines.append(f"- **`{method}` less TIS with 1024 masks**, {share}: {join_effects(rows, method, 'tis')}")
+        lines.append(f"- **`{method}` minus TIS with 1024 masks**, {share}: {join_effects(rows, method, 'tis')}")
     lines += [
-        f"- **`bayes(samples={n})` less `fuse`**, its prior: {join_effects(rows, f'bayes(samples={n})', 'fuse')}"
+        f"- **`bayes(samples={n})` minus `fuse`**, its prior: {join_effects(rows, f'bayes(samples={n})', 'fuse')}"
         for n in (128, 256, 1024)
     ]
     ap = select_rows(results.effects("error-bars-photographs-pairs"), metric="ap")
-    lines.append(f"- **AP less that of TIS**: `bayes(samples=1024)` {join_effects(ap, 'bayes(samples=1024)', 'tis')}, asked about the logit with DecompX under PLUS as prior {join_effects(ap, LOGIT_FIT, 'tis')}")  # fmt: skip
+    lines.append(f"- **AP minus that of TIS**: `bayes(samples=1024)` {join_effects(ap, 'bayes(samples=1024)', 'tis')}, explaining the logit with DecompX under PLUS as prior {join_effects(ap, LOGIT_FIT, 'tis')}")  # fmt: skip
     return "\n".join(lines)
 
 
@@ -50,7 +50,7 @@ def join_effects(rows: Sequence[Effect], method: str, against: str) -> str:
 
 @fill("errors-against-tis")
 def write_against_tis(results: Results) -> str:
-    """Faithfulness of every fit less that of TIS, by cost."""
+    """Faithfulness of every fit minus that of TIS, by cost."""
     rows = select_rows(results.effects("error-bars-photographs-pairs"), metric="faithfulness", against="tis")
     columns = list_datasets(rows)
     methods = dict.fromkeys(row.method for row in rows)
@@ -64,7 +64,7 @@ def write_against_tis(results: Results) -> str:
             [method, f"{count_passes(method):.0f}", f"{100 * count_passes(method) / count_passes('tis'):.0f} %", *cells]
         )
     return format_table(
-        ["less TIS with 1024 masks", "passes", "of TIS", *(f"{dataset}<br>{model}" for model, dataset in columns)],
+        ["minus TIS with 1024 masks", "passes", "of TIS", *(f"{dataset}<br>{model}" for model, dataset in columns)],
         lines,
     )
 
@@ -76,7 +76,7 @@ def format_dataset(results: Results, part: str, dataset: str, metrics: Sequence[
 
 
 def append_counts(rows: Sequence[Figure], text: str) -> str:
-    """A table, and on how many images it was measured."""
+    """Append the number of images of every dataset to a table."""
     counts = {(row.model, row.dataset): row.n + row.undefined for row in rows}
     return (
         f"{text}\n\n*Images:* {'; '.join(f'{model} {dataset} {count}' for (model, dataset), count in counts.items())}."
@@ -107,7 +107,7 @@ def write_scenes(results: Results) -> str:
 
 @fill("errors-shortcut")
 def write_shortcut(results: Results) -> str:
-    """P(stamp above thing) in the model that uses it, and in the one that does not."""
+    """P(stamp above object) in the model that uses the stamp, and in the one that does not."""
     rows = select_rows(results.figures("error-bars-scenes"), dataset="shortcut")
     rows = rows or select_rows(results.figures("shortcut"), metric="stamp_above_thing")
     figures_by_method = {(row.model, row.method): row for row in rows}
@@ -117,7 +117,7 @@ def write_shortcut(results: Results) -> str:
         for method in sorted(methods, key=lambda name: -compute_exposure(figures_by_method, name))
         if all((model, method) in figures_by_method for model in ("scenes-biased", "scenes"))
     ]
-    return format_table(["P(stamp above thing)", "the model uses it", "it does not"], lines)
+    return format_table(["P(stamp above object)", "the model uses it", "it does not"], lines)
 
 
 def compute_exposure(figures_by_method: Mapping[tuple[str, str], Figure], method: str) -> float:
@@ -147,7 +147,7 @@ def write_coverage(results: Results) -> str:
             cells.append("–" if row is None else format_percent(row))
         lines.append([method, *cells])
     counts = {row.model: row.n for row in rows}
-    text = format_table(["95 % intervals that contain what 16,384 samples say, in percent", *models], lines)
+    text = format_table(["95 % intervals that contain the value with 16,384 samples, in percent", *models], lines)
     return f"{text}\n\n*Images:* {'; '.join(f'{model} {count}' for model, count in counts.items())}."
 
 
@@ -165,7 +165,7 @@ def write_coverage_range(results: Results) -> str:
         for words, own in groups.items()
         if own
     ]
-    return f"On photographs, over both questions and both models: {', '.join(parts)}." if parts else NOTHING
+    return f"On photographs, over both score functions and both models: {', '.join(parts)}." if parts else NOTHING
 
 
 def format_percent(row: Figure) -> str:
@@ -180,12 +180,12 @@ def write_sensitivity(results: Results) -> str:
     return append_counts(rows, format_ranking(rows, ["max_sensitivity"], by="max_sensitivity")) if rows else NOTHING
 
 
-# ── what was chosen, the third model, masks ──────────────────────────────────────────────────────
+# ── selected variant, third model, masks ──────────────────────────────────────────────────────
 
 
 @fill("errors-masks")
 def write_masks(results: Results) -> str:
-    """Faithfulness and AP of TIS by number of masks, each less those with 1024."""
+    """Faithfulness and AP of TIS by number of masks, each minus those with 1024."""
     rows = results.effects("error-bars-masks-pairs")
     if not rows:
         return NOTHING
@@ -198,7 +198,7 @@ def write_masks(results: Results) -> str:
         for method in methods
     ]  # fmt: skip
     text = format_table(
-        ["masks, less 1024", *(f"{metric.replace('ap', 'AP')}<br>{model}" for model, metric in columns)], lines
+        ["masks, minus 1024", *(f"{metric.replace('ap', 'AP')}<br>{model}" for model, metric in columns)], lines
     )
     counts = {row.model: row.n for row in rows}
     return f"{text}\n\n*Images:* {'; '.join(f'{model} pets {count}' for model, count in counts.items())}."
@@ -210,7 +210,7 @@ def parse_mask_count(method: str) -> int:
 
 @fill("errors-choose")
 def write_variants(results: Results) -> str:
-    """Variants of the fit less `fuse`, on the images to choose by."""
+    """Variants of the fit minus `fuse`, on the selection half."""
     rows = select_rows(results.effects("error-bars-choose-pairs"), metric="faithfulness", against="fuse")
     columns = [(model, dataset, samples) for model, dataset in list_datasets(rows) for samples in (128, 256, 1024)]
     variants = dict.fromkeys(re.sub(r"samples=\d+(, )?", "", row.method).replace("()", "") for row in rows)
@@ -224,13 +224,13 @@ def write_variants(results: Results) -> str:
             cells.append(format_cell(next(iter(select_rows(rows, method=method, model=model, dataset=dataset)), None)))
         lines.append([variant, *cells])
     return format_table(
-        ["less `fuse`", *(f"{dataset}, {samples}<br>{model}" for model, dataset, samples in columns)], lines
+        ["minus `fuse`", *(f"{dataset}, {samples}<br>{model}" for model, dataset, samples in columns)], lines
     )
 
 
 @fill("errors-choose-ap")
 def write_variants_ap(results: Results) -> str:
-    """AP and faithfulness of fits with 1024 samples less TIS on pets, on the images to choose by."""
+    """AP and faithfulness of fits with 1024 samples minus TIS on pets, on the selection half."""
     rows = select_rows(results.effects("error-bars-choose-pairs"), dataset="pets", against="tis")
     columns = [(metric, model) for metric in ("ap", "faithfulness") for model in MODELS]
     methods = [method for method in dict.fromkeys(row.method for row in rows) if "samples=1024" in method]
@@ -239,7 +239,7 @@ def write_variants_ap(results: Results) -> str:
         for method in methods
     ]  # fmt: skip
     return format_table(
-        ["less TIS with 1024 masks, pets", *(f"{metric}<br>{model}" for metric, model in columns)], lines
+        ["minus TIS with 1024 masks, pets", *(f"{metric}<br>{model}" for metric, model in columns)], lines
     )
 
 
@@ -252,9 +252,7 @@ def write_clip(results: Results) -> str:
         accuracy = select_rows(own, metric="accuracy")
         if not accuracy:
             continue
-        heading = (
-            f"**{words}**: the classifier is right on {100 * accuracy[0].mean:.0f} % of these {accuracy[0].n} images."
-        )
+        heading = f"**{words}**: the classifier is correct for {100 * accuracy[0].mean:.0f} % of these {accuracy[0].n} images."
         present = [metric for metric in ("faithfulness", "ap", "object_negative") if select_rows(own, metric=metric)]
         own = [row for row in own if row.metric != "accuracy"]
         parts.append(f"{heading}\n\n{append_counts(own, format_ranking(own, present, by='faithfulness'))}")
@@ -263,7 +261,7 @@ def write_clip(results: Results) -> str:
 
 @fill("errors-clip-folds")
 def write_clip_folds(results: Results) -> str:
-    """PLUS and SkipPLUS less the base alone."""
+    """PLUS and SkipPLUS minus the base alone."""
     rows = results.effects("error-bars-clip-pairs")
     columns = [(metric, dataset) for metric in ("faithfulness", "ap") for dataset in ("pets", "val") if select_rows(rows, metric=metric, dataset=dataset)]  # fmt: skip
     pairs = [(f"{base}+{fold}", alone) for base, alone in FOLDED.items() for fold in ("plus", "skipplus")]
@@ -272,7 +270,7 @@ def write_clip_folds(results: Results) -> str:
 
 @fill("errors-clip-ours")
 def write_clip_methods(results: Results) -> str:
-    """`temper`, `fuse`, GIM, ResLRP and `bayes` less their rivals."""
+    """`temper`, `fuse`, GIM, ResLRP and `bayes` minus the methods that they are compared with."""
     rows = results.effects("error-bars-clip-pairs")
     columns = [(metric, dataset) for metric in ("faithfulness", "ap") for dataset in ("pets", "val") if select_rows(rows, metric=metric, dataset=dataset)]  # fmt: skip
     pairs = [(method, rival) for method in OURS_ON_CLIP for rival in RIVALS_ON_CLIP if method != rival]
@@ -292,7 +290,7 @@ def format_pairs(rows: Sequence[Effect], pairs: Sequence[tuple[str, str]], colum
 
 @plot("errors-cost")
 def draw_cost(results: Results) -> Path | None:
-    """Faithfulness by what a map costs, on images of val that chose nothing: `bayes` with 128 to 1024 samples in orange, others in blue, the frontier in grey; dotted: the ceilings, as differences to TIS on the images on which they were searched"""
+    """Faithfulness by the cost of a map, on images of val that were not used to select anything: `bayes` with 128 to 1024 samples in orange, others in blue, the frontier in grey; dotted: the ceilings, as differences to TIS on the images on which they were searched"""
     rows = select_rows(results.figures("error-bars-photographs"), dataset="val", metric="faithfulness")
     if not rows:
         return None
@@ -309,12 +307,12 @@ def draw_cost(results: Results) -> Path | None:
     named = [*FITS[1:], *RIVALS, "genatt", "decompx+plus"]
     return plots.draw_scatter(
         "errors-cost", panels, "cost of a map, forward passes (a backward is two)", "faithfulness  (more is better)",
-        log=True, say={name: plots.shorten_spec(name) for name in named}, orange=ours, levels=find_ceiling_levels(results, rows), frontier=True,
+        log=True, names={name: plots.shorten_spec(name) for name in named}, orange=ours, levels=find_ceiling_levels(results, rows), frontier=True,
     )  # fmt: skip
 
 
 def find_ceiling_levels(results: Results, rows: Sequence[Figure]) -> dict[str, dict[str, float]]:
-    """For every model, the faithfulness of TIS plus what each ceiling has over it."""
+    """For every model, the faithfulness of TIS plus the difference of each ceiling to it."""
     gaps = select_rows(results.effects("error-bars-ceilings-pairs"), metric="faithfulness", against="tis", method=("two greedy orders", "converged Shapley"))  # fmt: skip
     levels: dict[str, dict[str, float]] = {}
     for gap in gaps:

@@ -1,4 +1,4 @@
-"""What stands on the page about newer methods."""
+"""Tables and answers of the page about newer methods."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_answer(results: Results) -> str:
 
 @fill("newer-question")
 def write_score_functions(results: Results) -> str:
-    """Each method of the probability less itself of the logit."""
+    """Each method explaining the probability minus the same method explaining the logit."""
     return format_differences(
         results.effects("newer-pairs"), QUESTIONS, {model: match_effects(model, "faithfulness") for model in MODELS}
     )
@@ -44,21 +44,21 @@ def write_score_functions(results: Results) -> str:
 
 @fill("newer-chosen")
 def write_selected(results: Results) -> str:
-    """Do unpublished combinations beat all that were?"""
+    """Unpublished combinations against the best published one."""
     rows = results.effects("newer-grid-chosen")
     lines = []
     for row in rows:
         if "confirm" in row.dataset:
             before = select_rows(rows, model=row.model, method=row.method, against=row.against)[0]
             lines.append(
-                f"- Does `{row.method}` beat `{row.against}`, the best published? {format_answer([row])} Where both were chosen it was {format_number(before.effect, 3, plus=True)}; {format_count(row.n, 'image')} each."
+                f"- Does `{row.method}` beat `{row.against}`, the best published? {format_answer([row])} On the selection half it was {format_number(before.effect, 3, plus=True)}; {format_count(row.n, 'image')} each."
             )  # fmt: skip
     return "\n".join(lines) or NOTHING
 
 
 @plot("newer-grid")
 def draw_grid(results: Results) -> Path | None:
-    """Faithfulness of every signal, linearisation and fold on images to confirm; cells in a frame are published, and LeGrad's own fold is PLUS"""
+    """Faithfulness of every signal, linearisation and fold on the confirmation half; framed cells are published, and LeGrad's own fold is PLUS"""
     rows = [
         figure
         for figure in select_rows(results.figures("newer-grid"), metric="faithfulness")

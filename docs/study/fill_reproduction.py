@@ -1,4 +1,4 @@
-"""What stands on the page about the papers' tables on stand-ins (`reproduced.py`)."""
+"""Tables and answers of the page about the papers' tables on stand-ins (`reproduced.py`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vitreous.metrics.published import PublishedOrder, published_table, publishe
 from vitreous.report.paper_comparison import hash_spec, index_published_rows
 from vitreous.report.paper_orders import PairedDifference
 
-CLOSE = 0.7  # mean τ from which on an order is called largely the paper's
+CLOSE = 0.7  # an order with at least this mean τ is called largely the paper's
 hash_method = lru_cache(maxsize=None)(hash_spec)
 
 
@@ -42,7 +42,7 @@ def find_row_name(plan: str, method: str) -> str:
 
 @fill("reproduction-short")
 def write_short(results: Results) -> str:
-    """How far the published orders are found again: a line for every table with numbers, and one for stated orders."""
+    """Agreement with the published orders: a line for every table with numbers, and lines for stated orders."""
     rows = [row for row in read_orders(results) if not isnan(row.tau)]
     counts = count_agreement(results)
     if not rows or not counts:
@@ -61,26 +61,26 @@ def write_short(results: Results) -> str:
             if 2 * agreement.agree < agreement.comparisons
         ]
         lines.append(
-            f"- **Orders that the texts of SkipPLUS and TIS state without numbers, on {model}**: {agree} of {total} comparisons agree by "
-            f"their interval. In every comparison: {'; '.join(whole) or 'none'}. In less than half of them: {'; '.join(few) or 'none'}."
+            f"- **Orders that the texts of SkipPLUS and TIS state without numbers, on {model}**: {agree} of {total} comparisons agree "
+            f"(by their interval). In every comparison: {'; '.join(whole) or 'none'}. In fewer than half of them: {'; '.join(few) or 'none'}."
         )
     return "\n".join(lines)
 
 
 def describe_table(plan: str, rows: Sequence[TableOrder], results: Results) -> str:
-    """Whether the order of a table is found again, as one item of a list."""
-    sure = sum(row.tau_low > 0 for row in rows)
+    """Agreement with the order of a table, as an item of a list."""
+    positive = sum(row.tau_low > 0 for row in rows)
     first = sum(find_best_published(row, results) == find_best_measured(row, results) for row in rows)
     taus = [row.tau for row in rows]
-    if 2 * sure < len(rows):
-        word = "not the paper's"
-    elif sure < len(rows):
-        word = "related to the paper's in part"
+    if 2 * positive < len(rows):
+        word = "different from the paper's"
+    elif positive < len(rows):
+        word = "partly related to the paper's"
     else:
         word = "largely the paper's" if sum(taus) / len(taus) >= CLOSE else "related to the paper's"
     spread = f" ({format_number(min(taus), 2)} to {format_number(max(taus), 2)})" if len(rows) > 1 else ""
     return (
-        f"- `{plan}`: the order is **{word}**; mean τ {format_number(sum(taus) / len(taus), 2)}{spread}, above 0 by its interval in {sure} of "
+        f"- `{plan}`: the order is **{word}**; mean τ {format_number(sum(taus) / len(taus), 2)}{spread}, with an interval above 0 in {positive} of "
         f"{format_count(len(rows), 'column')}; the paper's best method is best in {first}."
     )
 
@@ -92,13 +92,13 @@ def find_best_published(row: TableOrder, results: Results) -> str:
 
 def find_best_measured(row: TableOrder, results: Results) -> str:
     """Our best method among those of the paper."""
-    known = index_published_rows(published_tables()[row.plan])
+    published_rows = index_published_rows(published_tables()[row.plan])
     own = read_column(row, results)
     return find_best(
         {
             figure.method: figure.mean
             for figure in own
-            if hash_method(figure.method) in known and not isnan(figure.mean)
+            if hash_method(figure.method) in published_rows and not isnan(figure.mean)
         },
         row,
         results,
@@ -130,7 +130,7 @@ def write_orders(results: Results) -> str:
 
 
 def write_table(results: Results, plan: str) -> str:
-    """A table of the paper: its value → ours, with half of the 95 % interval."""
+    """A table of the paper with cells "published → ours", and half of the 95 % interval."""
     rows, published = read_figures(results, plan), published_table(plan)
     if not rows:
         return NOTHING
@@ -140,9 +140,11 @@ def write_table(results: Results, plan: str) -> str:
     largest = {column: max(abs(row.mean) for row in rows if (row.metric, row.model) == column) for column in columns}
     lines = []
     for method in dict.fromkeys(row.method for row in rows):
-        theirs = printed.get(hash_method(method), {})
+        published_values = printed.get(hash_method(method), {})
         cells = [
-            format_cell(by_place.get((*column, method)), theirs.get(column[0]), 1 if largest[column] > 10 else 2)
+            format_cell(
+                by_place.get((*column, method)), published_values.get(column[0]), 1 if largest[column] > 10 else 2
+            )
             for column in columns
         ]
         lines.append([find_row_name(plan, method).replace(" ", "\u00a0"), *cells])
@@ -165,7 +167,7 @@ def format_cell(row: TableFigure | None, printed: float | None, digits: int) -> 
 
 
 def describe_stand_ins(plan: str, rows: Sequence[TableFigure]) -> str:
-    """What stands in for the paper's models, and how many images were measured."""
+    """Stand-ins of the paper's models, and numbers of images."""
     models = find_reproduction(plan).models
     pairs = [f"{STAND_INS[key]} for {entry['label']}" for key, entry in models.items() if key in STAND_INS]
     sizes: dict[str, dict[str, int]] = {}
@@ -190,20 +192,22 @@ for _plan in PLANS:
 
 @fill("reproduction-colours")
 def write_own_preprocessing(results: Results) -> str:
-    """Tables 1 and 2 of TIS again from the study's plan `tis`, in which models see images as they were trained to."""
+    """Agreement with tables 1 and 2 of TIS by the study's plan `tis`, which uses the preprocessing of each model."""
     sentences = []
     for plan, model in (("tis:table1", "ViT-Tiny"), ("tis:table2", "DeiT-Tiny")):
         published = published_tables()[plan]
-        theirs = [row.tau for row in read_orders(results) if row.plan == plan]
+        table_taus = [row.tau for row in read_orders(results) if row.plan == plan]
         own = [compute_tau(results, model, published.column(title), title) for title in published.columns]
-        if theirs and own and not any(map(isnan, own)):
-            means = [format_number(sum(taus) / len(taus), 2) for taus in (theirs, own)]
-            sentences.append(f"{model}'s mean τ is {means[0]} in the table below and {means[1]} so")
+        if table_taus and own and not any(map(isnan, own)):
+            means = [format_number(sum(taus) / len(taus), 2) for taus in (table_taus, own)]
+            sentences.append(
+                f"{model}'s mean τ is {means[0]} in the table below and {means[1]} with its own preprocessing"
+            )
     return f"{'; '.join(sentences)}." if sentences else NOTHING
 
 
 def compute_tau(results: Results, model: str, printed: dict[str, float], title: str) -> float:
-    """τ of a published column of insertion and deletion with the study's plan `tis`, which has fewer steps and masks of RISE."""
+    """τ between a published column of insertion and deletion and the study's plan `tis`, which has fewer steps and fewer masks of RISE."""
     group, _, baseline = title.partition(": ")
     metric = {"Insertion": "insertion", "Deletion": "deletion"}.get(group, "insertion_minus_deletion")
     word = {"Rand": "random"}.get(baseline, baseline.lower())
@@ -269,7 +273,7 @@ def is_comparison_of(row: TableEffect, order: PublishedOrder) -> bool:
 
 @fill("reproduction-claims")
 def write_claims(results: Results) -> str:
-    """What the texts say of orders: on how many pairs of methods and axes the measured differences agree."""
+    """Orders that the texts state: how many pairs of methods and axes agree with them."""
     heads = [
         "figure", "the paper", "first is …", "model", "images", "comparisons", "agree", "first ahead", "ahead by interval",
         "behind by interval",

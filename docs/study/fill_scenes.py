@@ -1,4 +1,4 @@
-"""What stands on the page about scenes."""
+"""Tables and answers of the page about Scenes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRUTHS = [
 
 @fill("scenes-truth")
 def write_evidence(results: Results) -> str:
-    """Known evidence, alone and beside a rival; the best by AP first."""
+    """Agreement of maps with the known evidence; sorted by AP."""
     rows = [*results.figures("scenes"), *results.figures("scenes-pair")]
     truth_rows = select_rows(rows, metric=("ap", "pointing_game", "class_discrimination"))
     named = [name_by_dataset(row) for row in truth_rows if (row.dataset, row.metric) in TRUTHS]
@@ -37,13 +37,13 @@ def write_evidence(results: Results) -> str:
 
 
 def name_by_dataset(row):
-    """The dataset as part of the metric's name, so that it has a column of its own."""
+    """Add the dataset to the metric's name, so that it has a separate column."""
     return replace(row, metric=f"{format_metric(row.metric)} {row.dataset}")
 
 
 @fill("scenes-swin")
 def write_swin(results: Results) -> str:
-    """The ViT and the Swin transformer beside each other, by AP; the best of both together first."""
+    """Table of the ViT and the Swin transformer; sorted by the AP of both."""
     named = [name_by_dataset(row) for row in results.figures("scenes-swin") if (row.dataset, row.metric) in TRUTHS]
     columns = [f"{format_metric(metric)} {dataset}" for dataset, metric in TRUTHS if metric != "pointing_game"]
     return format_ranking(named, columns, by=columns[0]) if named else NOTHING
@@ -51,7 +51,7 @@ def write_swin(results: Results) -> str:
 
 @fill("scenes-swin-answer")
 def write_swin_answer(results: Results) -> str:
-    """What `temper` and `decompx+plus` find in each model, and how often the peak of a map is on the evidence."""
+    """AP of `temper` and `decompx+plus` in each model."""
     rows, lines = results.figures("scenes-swin"), []
     for dataset in dict.fromkeys(row.dataset for row in rows):
         aps = {(row.model, row.method): row for row in select_rows(rows, dataset=dataset, metric="ap")}
@@ -67,7 +67,7 @@ def write_swin_answer(results: Results) -> str:
 
 @fill("scenes-answer")
 def write_answers(results: Results) -> str:
-    """Who finds the evidence best, who cannot be told from it, and who knows no class."""
+    """Best methods by AP, methods not better than chance, and methods that distinguish classes."""
     rows, lines = [*results.figures("scenes"), *results.figures("scenes-pair")], []
     for dataset in ("single", "part", "pair"):
         own = [row for row in select_rows(rows, dataset=dataset, metric="ap") if not isnan(row.mean)]
@@ -77,13 +77,13 @@ def write_answers(results: Results) -> str:
                 next((row for row in own if row.method == "random"), None),
             )
             useless = [row for row in own if chance and row.method != "random" and row.low <= chance.high]
-            who = (
+            names = (
                 join_words([f"`{row.method}`" for row in useless])
                 if len(useless) < 7
                 else f"{len(useless)} of {len(own) - 1} methods"
             )
-            last = f"; not significantly above chance: {who}" if useless else ""
-            lines.append(f"- Evidence on `{dataset}`, {format_count(best.n, 'image')}: best is `{best.method}` with AP {format_interval(best)}{f', chance is {format_number(chance.mean, 2)}' if chance else ''}{last}.")  # fmt: skip
+            last = f"; not significantly above chance: {names}" if useless else ""
+            lines.append(f"- Evidence on `{dataset}`, {format_count(best.n, 'image')}: the best method is `{best.method}` with AP {format_interval(best)}{f', chance is {format_number(chance.mean, 2)}' if chance else ''}{last}.")  # fmt: skip
     own = [
         row
         for row in select_rows(rows, metric="class_discrimination")
@@ -91,11 +91,11 @@ def write_answers(results: Results) -> str:
     ]
     if own:
         best = max(own, key=lambda row: row.mean)
-        told_apart = [row for row in own if row.low > 0.5]
-        sure = [f"`{row.method}`" for row in own if row.low > 0.95]
+        discriminating = [row for row in own if row.low > 0.5]
+        above = [f"`{row.method}`" for row in own if row.low > 0.95]
         lines.append(
-            f"- Two classes in one frame: {len(told_apart)} of {format_count(len(own), 'method')} put the own evidence above the rival's more often than not; "
-            f"best is `{best.method}` with {format_interval(best)}, and above 0.95 with their whole interval are {join_words(sure) if sure else 'none'}."
+            f"- Two classes in one image: for {len(discriminating)} of {format_count(len(own), 'method')} the evidence of the explained class scores significantly more often above that of the other class than below it; "
+            f"the best is `{best.method}` with {format_interval(best)}; methods whose interval is above 0.95: {join_words(above) if above else 'none'}."
         )
     return "\n".join(lines) or NOTHING
 
@@ -106,7 +106,7 @@ def format_interval(row: Figure) -> str:
 
 @fill("scenes-shortcut-answer")
 def write_shortcut_answer(results: Results) -> str:
-    """Which methods show the stamp in the model that uses it, and not in the other."""
+    """Methods that show the stamp in the model that uses it, and not in the other."""
     rows = select_rows(results.figures("shortcut"), metric="stamp_above_thing")
     both = {model: {row.method: row for row in select_rows(rows, model=model)} for model in dict.fromkeys(row.model for row in rows)}  # fmt: skip
     if not {"scenes-biased", "scenes"} <= both.keys():
@@ -116,15 +116,15 @@ def write_shortcut_answer(results: Results) -> str:
     clear = [method for method in exposing_methods if both["scenes"][method].high < 0.5]
     best = [method for method in sort_by_contrast(results) if method in clear][:3]
     return (
-        f"{len(exposing_methods)} of {format_count(len(names), 'method')} show the stamp above the thing in the model that uses it; {len(clear)} of them show the thing in the model that does not, and so expose the shortcut"
+        f"{len(exposing_methods)} of {format_count(len(names), 'method')} score the stamp above the object in the model that uses the stamp; {len(clear)} of these score the object higher in the model that does not, and so expose the shortcut"
         + (f", most clearly {join_words([f'`{method}`' for method in best])}." if best else ".")
-        + f" The others show the stamp in both or in neither. {format_count(max(row.n for row in rows), 'image')}."
+        + f" The others show the stamp in both models or in neither. {format_count(max(row.n for row in rows), 'image')}."
     )
 
 
 @fill("scenes-pairs")
 def write_comparisons(results: Results) -> str:
-    """What the other pages ask, where the evidence is known."""
+    """Comparisons of the other pages, measured against known evidence."""
     rows = [*results.effects("scenes-pairs"), *results.effects("scenes-pair-pairs")]
     columns = {
         f"{format_metric(name)}, {data}": (lambda row, data=data, name=name: (row.dataset, row.metric) == (data, name))
@@ -146,7 +146,7 @@ def sort_by_contrast(results: Results) -> list[str]:
 
 
 def read_orders(results: Results) -> list[Order]:
-    """Of both plans; what a pair judges by the class that is asked about, others judge by the label."""
+    """Orders of both plans under common metric names: on `pair` accuracy is judged by the explained class."""
     rows = [*results.orders("scenes-orders"), *results.orders("scenes-pair-orders")]
     return [replace(row, metric=row.metric.replace("(judge='explained')", "")) for row in rows]
 
@@ -163,7 +163,7 @@ fill("scenes-orders-half")(partial(write_orders, "better half"))
 
 @fill("scenes-orders-answer")
 def write_orders_answer(results: Results) -> str:
-    """Which metric comes nearest to the truth, and how near the truth comes to itself."""
+    """Metrics with the highest and lowest agreement with the ground truth, and its agreement with itself."""
     rows, lines = select_rows(read_orders(results), among="all"), []
     for dataset, name in TRUTHS:
         own = select_rows(rows, dataset=dataset, truth=name)
@@ -177,18 +177,18 @@ def write_orders_answer(results: Results) -> str:
             near, far = max(judges, key=lambda row: row.tau), min(judges, key=lambda row: row.tau)
             self = next(row for row in own if row.metric.startswith("the same"))
             text = "; ".join(
-                f"{word} is {format_metric(row.metric)}, τ = {format_tau(row)}"
-                for word, row in (("nearest", near), ("farthest", far))
+                f"{word}: {format_metric(row.metric)}, τ = {format_tau(row)}"
+                for word, row in (("highest agreement", near), ("lowest", far))
             )
             lines.append(
-                f"- {format_metric(name)} on `{dataset}`: {text} (the truth agrees with itself on other images to {format_number(self.tau, 2)})."
+                f"- {format_metric(name)} on `{dataset}`: {text} (the ground truth with itself on other images: {format_number(self.tau, 2)})."
             )
     return "\n".join(lines) or NOTHING
 
 
 @plot("scenes-orders")
 def draw_orders(results: Results) -> Path | None:
-    """Kendall's τ between the order that a metric gives methods and the order of the known truth; a star where the interval excludes 0"""
+    """Kendall's τ between the order of methods by a metric and by ground truth; a star if the interval excludes 0"""
     rows = read_orders(results)
     there = [pair for pair in TRUTHS if select_rows(rows, dataset=pair[0], truth=pair[1])]
     if not there:
@@ -201,7 +201,7 @@ def draw_orders(results: Results) -> Path | None:
     panels, stars = {}, {}
     for among in ("all", "better half"):
         orders_by_metric = {(row.dataset, row.truth, row.metric): row for row in select_rows(rows, among=among)}
-        heading = {"all": "all methods", "better half": "the better half by the truth"}[among]
+        heading = {"all": "all methods", "better half": "the better half by ground truth"}[among]
         panels[heading] = np.array(
             [
                 [
@@ -235,7 +235,7 @@ def draw_orders(results: Results) -> Path | None:
 
 @plot("scenes-shortcut")
 def draw_shortcut(results: Results) -> Path | None:
-    """Chance that a pixel of the stamp scores above one of the thing: the biased model uses the stamp, the other does not"""
+    """Probability that a pixel of the stamp scores above a pixel of the object: the biased model uses the stamp, the other does not"""
     rows = select_rows(results.figures("shortcut"), metric="stamp_above_thing")
     if not rows:
         return None
@@ -243,7 +243,7 @@ def draw_shortcut(results: Results) -> Path | None:
         "biased model (should be 1)": select_rows(rows, model="scenes-biased"),
         "plain model (should be 0)": select_rows(rows, model="scenes"),
     }
-    return plots.draw_dots("scenes-shortcut", series, sort_by_contrast(results), "P(stamp above thing)", chance=0.5)
+    return plots.draw_dots("scenes-shortcut", series, sort_by_contrast(results), "P(stamp above object)", chance=0.5)
 
 
 @plot("scenes-truth")

@@ -1,4 +1,4 @@
-"""What stands on the page about SkipPLUS."""
+"""Tables and answers of the page about SkipPLUS."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HALF = "+rollout(form='half')"
 
 
 def select_measures(results: Results, pair: tuple[str, str], model: str) -> list[Effect]:
-    """The paper's five measures of one pair: four on val, AP on pets."""
+    """Effects of a pair by the paper's five measures: four on val, AP on pets."""
     own = select_rows(
         results.effects("skipplus-pairs"), model=model, method=pair[0], against=pair[1], metric=tuple(FOUR)
     )
@@ -43,11 +43,11 @@ def select_measures(results: Results, pair: tuple[str, str], model: str) -> list
 
 @fill("skipplus-lift")
 def write_gains(results: Results) -> str:
-    """Of every method the gain in mean AOPC, and in how many of the five measures it is better or worse."""
+    """Gain of every method in mean AOPC, and the number of the five measures in which it is better or worse."""
     rows = select_rows(results.effects("skipplus-pairs"), metric="mean_aopc")
     if not rows:
         return NOTHING
-    most = max(row.n for row in rows)  # a map that is undefined has no score, so that its pairs are fewer
+    most = max(row.n for row in rows)  # undefined maps have no score, so there are fewer pairs
     columns = [(word, place, model) for word, place in (("PLUS", 1), ("SkipPLUS", 2)) for model in MODELS]
     lines, kinds = [], {column: [] for column in columns}
     for name, specs in FAMILIES.items():
@@ -62,7 +62,7 @@ def write_gains(results: Results) -> str:
             cells.append(f"{format_cell(main)}<br>{five}{few}")
         lines.append([name, *cells])
     sentences = [
-        f"- {word} on {model} lifts {own.count('better')} of {format_count(len(own), 'method')}, harms {own.count('worse')}, and for {len(own) - own.count('better') - own.count('worse')} the effect is not significant."
+        f"- {word} on {model} improves {own.count('better')} of {format_count(len(own), 'method')}, worsens {own.count('worse')}, and for {len(own) - own.count('better') - own.count('worse')} the effect is not significant."
         for (word, _, model), own in kinds.items()
     ]
     return "\n\n".join(
@@ -96,16 +96,16 @@ def write_best(results: Results) -> str:
 
 @fill("skipplus-first")
 def write_first(results: Results) -> str:
-    """Is DecompX∘SkipPLUS the first?"""
+    """Comparison of DecompX∘SkipPLUS with all other methods."""
     rows, sentences = results.effects("skipplus-pairs"), []
     for model in MODELS:
         others = select_rows(rows, model=model, method="decompx+skipplus", metric="mean_aopc")
         if others:
             rival = min(others, key=lambda row: row.effect)
             ahead = sum(judge(row) == "better" for row in others)
-            behind = {"better": "nothing is ahead of it", "open": "none is ahead of it by its whole interval"}.get(
+            behind = {"better": "no method is better", "open": "no method is significantly better"}.get(
                 judge(rival),
-                f"`{rival.against}` is ahead of it by {format_number(-rival.effect, 1)} [{format_number(-rival.high, 1)}, {format_number(-rival.low, 1)}]",
+                f"`{rival.against}` is better by {format_number(-rival.effect, 1)} [{format_number(-rival.high, 1)}, {format_number(-rival.low, 1)}]",
             )
             sentences.append(f"on {model} `decompx+skipplus` beats {ahead} of {len(others)} others, and {behind}")
     return (sentences[0][0].upper() + "; ".join(sentences)[1:] + ".") if sentences else NOTHING
@@ -113,9 +113,9 @@ def write_first(results: Results) -> str:
 
 @fill("skipplus-genatt")
 def write_genatt(results: Results) -> str:
-    """Is GenAtt left unharmed?"""
+    """Effect of PLUS and SkipPLUS on GenAtt."""
     rows, lines = results.effects("skipplus-pairs"), []
-    words = {"better": "helped", "worse": "harmed", "open": "neither helped nor harmed", "unknown": "not known"}
+    words = {"better": "better", "worse": "worse", "open": "no significant difference", "unknown": "unknown"}
     for word, folded in (("PLUS", "genatt+plus"), ("SkipPLUS", "genatt+skipplus")):
         for row in select_rows(rows, method=folded, against="genatt", metric="mean_aopc"):
             five = format_tally(select_measures(results, (folded, "genatt"), row.model))
@@ -127,7 +127,7 @@ def write_genatt(results: Results) -> str:
 
 @fill("skipplus-middle")
 def write_starts(results: Results) -> str:
-    """How much the middle start loses against the best one, and how much PLUS does."""
+    """Difference of the starts of SkipPLUS and PLUS to the best start."""
     rows, sentences, lines = select_rows(results.effects("skipplus-start-regret"), metric="mean_aopc"), [], []
     chosen = {"SkipPLUS": MIDDLE, "PLUS": 0}
     for word, start in chosen.items():
@@ -136,7 +136,7 @@ def write_starts(results: Results) -> str:
             if own:
                 worst, behind = min(own, key=lambda row: row.effect), [judge(row) for row in own].count("worse")
                 sentences.append(
-                    f"- {word} on {model} is behind the best start for {behind} of {format_count(len(own), 'method')}, by their whole interval; the farthest is `{worst.method.split('+')[0]}`, {format_effect(worst)}."
+                    f"- {word} on {model} is significantly worse than the best start for {behind} of {format_count(len(own), 'method')}; the largest difference is that of `{worst.method.split('+')[0]}`, {format_effect(worst)}."
                 )
     columns = [(start, model) for start in chosen.values() for model in MODELS]
     effects_by_method = {(row.method, row.model): row for row in rows}
@@ -144,7 +144,7 @@ def write_starts(results: Results) -> str:
         own = [effects_by_method.get((starts[start], model)) for start, model in columns]
         if any(own):
             lines.append([spec, *map(format_cell, own)])
-    head = ["less the best start, mean AOPC", *(f"{word}<br>{model}" for word in chosen for model in MODELS)]
+    head = ["minus the best start, mean AOPC", *(f"{word}<br>{model}" for word in chosen for model in MODELS)]
     return "\n\n".join(["\n".join(sentences), format_table(head, lines)]) if sentences else NOTHING
 
 
@@ -166,8 +166,8 @@ def write_against_random(results: Results) -> str:
             f"- {name}: {describe_undefined(results, spec)}{describe_against_random(select_rows(rows, method=spec))}."
         )
     for model in MODELS:
-        columns |= {f"{format_metric(metric)}<br>less random, {model}": (metric, model, rows) for metric in AOPC}
-        columns |= {f"entropy<br>less GenAtt, {model}": ("entropy", model, flat)}
+        columns |= {f"{format_metric(metric)}<br>minus random, {model}": (metric, model, rows) for metric in AOPC}
+        columns |= {f"entropy<br>minus GenAtt, {model}": ("entropy", model, flat)}
     cells = [
         [name, *(format_cell(next(iter(select_rows(effects, method=spec, metric=metric, model=model)), None)) for metric, model, effects in columns.values())]
         for name, spec in VANISHING.items()
@@ -176,56 +176,59 @@ def write_against_random(results: Results) -> str:
 
 
 def describe_undefined(results: Results, spec: str) -> str:
-    """On how many images the map is undefined, so that it orders nothing."""
+    """Number of images on which the map is undefined."""
     sentences = []
     for figure in select_rows(results.figures("skipplus"), method=spec, metric=AOPC[0]):
         images = max(row.n for row in select_rows(results.figures("skipplus"), model=figure.model, metric=AOPC[0]))
         sentences.append(f"{images - figure.n} of {format_count(images, 'map')} on {figure.model}")
-    return f"undefined are {join_words(sentences)}" if sentences else "not known how often it is undefined"
+    return f"undefined: {join_words(sentences)}" if sentences else "undefined: unknown"
 
 
 def describe_against_random(effects: list[Effect]) -> str:
-    """Where it is defined."""
-    known = [row for row in effects if not isnan(row.effect)]
-    if not known:
+    """Comparison with a random map on images where the map is defined."""
+    defined = [row for row in effects if not isnan(row.effect)]
+    if not defined:
         return ""
-    worst = min(known, key=lambda row: row.effect)
-    return f"; where it is defined, against a random map, two models and two measures: {format_tally(known)}, at worst {format_effect(worst)} ({format_metric(worst.metric)}, {worst.model}, {format_count(worst.n, 'image')})"
+    worst = min(defined, key=lambda row: row.effect)
+    return f"; where it is defined, compared with a random map on two models by two measures: {format_tally(defined)}, at worst {format_effect(worst)} ({format_metric(worst.metric)}, {worst.model}, {format_count(worst.n, 'image')})"
 
 
 @fill("skipplus-trade")
 def write_tradeoff(results: Results) -> str:
-    """Across methods: do insertion and deletion pull apart, and does deletion go with AP?"""
+    """Rank correlations of insertion, deletion and AP across methods."""
     rows = [row for plan in ("skipplus", "skipplus-pets") for row in results.orders(f"{plan}-trades")]
     lines = []
     for pair, pairs in (
-        ("**Do insertion and deletion pull apart?**", (tuple(AOPC), (FOUR[0], FOUR[2]))),
-        ("**Does deletion go with AP, and does insertion?**", ((AOPC[0], AP), (AOPC[1], AP))),
+        ("**Is there a trade-off between insertion and deletion?**", (tuple(AOPC), (FOUR[0], FOUR[2]))),
+        ("**Do deletion and insertion correlate with AP?**", ((AOPC[0], AP), (AOPC[1], AP))),
     ):
         own = [row for row in rows if (row.metric, row.truth) in pairs]
         lines += [pair, ""] if own else []
         lines += [
-            f"- {format_metric(row.metric)} and {format_metric(row.truth)} on {row.dataset}, {row.model}: they {describe_agreement(row)}."
+            f"- {format_metric(row.metric)} and {format_metric(row.truth)} on {row.dataset}, {row.model}: {describe_agreement(row)}."
             for row in own
         ] + [""]
     return "\n".join(lines).strip() or NOTHING
 
 
-ZEBRA_CLAIMS = {"rank_correlation": "Are the two maps less alike", "own_less_other": "Does the own class fall further"}
+ZEBRA_CLAIMS = {
+    "rank_correlation": "Are the two maps less similar",
+    "own_less_other": "Does the probability of the explained class fall further",
+}
 
 
 @fill("skipplus-zebras-answer")
 def write_zebra_answer(results: Results) -> str:
-    """Which methods tell zebra from elephant, and whether SkipPLUS's do so better than GenAtt."""
+    """Methods that distinguish zebra and elephant, and comparisons of SkipPLUS with GenAtt."""
     rows, lines = select_rows(results.figures("zebras"), metric="own_less_other"), []
     for model in MODELS:
         own = select_rows(rows, model=model)
         if own:
             few = max(row.n for row in own) < FEW
             methods = [row.method for row in own if (row.mean if few else row.low) > 0]
-            sure = "on average, which so few images do not settle" if few else "with their whole interval"
+            certainty = "on average (too few images for a verdict)" if few else "significantly"
             lines.append(
-                f"- On {model} the class's own probability falls further than the other's for {len(methods)} of {format_count(len(own), 'method')} {sure}."
+                f"- On {model} the probability of the explained class falls further than that of the other class for {len(methods)} of {format_count(len(own), 'method')} {certainty}."
             )
     for metric, words in ZEBRA_CLAIMS.items():
         for method, other in (("decompx+skipplus", "genatt"), ("decompx+skipplus", "decompx"), ("transatt", "genatt")):

@@ -1,4 +1,4 @@
-"""What stands on the page about TIS."""
+"""Tables and answers of the page about TIS."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPTION = {
 
 
 def list_metrics(results: Results, name: str) -> list[str]:
-    """The metrics of a plan whose name it is, baseline by baseline."""
+    """Metrics of the plan with this name, for every baseline."""
     metrics = dict.fromkeys(row.metric for row in results.figures("tis"))
     return [
         metric
@@ -48,7 +48,7 @@ for _name in ("insertion", "deletion", "insertion_minus_deletion"):
 
 
 def find_nearest(effects: list[Effect]) -> list[Effect]:
-    """Of every model the method that comes nearest to it, or is farthest ahead."""
+    """For every model, the effect against the best of the other methods."""
     models = dict.fromkeys(row.model for row in effects)
     return [min(select_rows(effects, model=model), key=lambda row: row.effect) for model in models]
 
@@ -58,15 +58,15 @@ PAPER = ("vitcx", "tam", "transatt", "genatt", "rollout", "bth", "btt", "rise", 
 
 @fill("tis-first")
 def write_first(results: Results) -> str:
-    """Is TIS first among the paper's methods, baseline by baseline?"""
+    """Rank of TIS among the paper's methods, for every baseline."""
     lines = []
     for metric in list_metrics(results, "insertion_minus_deletion"):
         rows = select_rows(results.effects("tis-pairs"), method=TIS, metric=metric)
         for effect in find_nearest([row for row in rows if row.against.split("(")[0] in PAPER]):
             own = [judge(row) for row in select_rows(rows, model=effect.model) if row.against.split("(")[0] in PAPER]
-            word = {"better": "yes, first", "worse": "no", "open": "that is undecided"}.get(judge(effect), "not known")
+            word = {"better": "yes, first", "worse": "no", "open": "undecided"}.get(judge(effect), "unknown")
             lines.append(
-                f"- {format_metric(metric)}, {effect.model}: {word}; {format_effect(effect)} against `{effect.against}`, the {'best' if effect.effect < 0 else 'nearest'} of the others; ahead of {own.count('better')} of {len(own)}, behind {own.count('worse')}."
+                f"- {format_metric(metric)}, {effect.model}: {word}; {format_effect(effect)} against `{effect.against}`, the best of the others; significantly better than {own.count('better')} of {len(own)}, worse than {own.count('worse')}."
             )
     return "\n".join(lines) or NOTHING
 
@@ -84,11 +84,11 @@ def write_pointing(results: Results) -> str:
 def write_pointing_answer(results: Results) -> str:
     rows = select_rows(results.effects("tis-pointing-pairs"), method="tis(masks=256)")
     lines = [
-        f"- Is TIS ahead of `{row.against}`, the best of the others? {format_answer([row])}"
+        f"- Is TIS better than `{row.against}`, the best of the others? {format_answer([row])}"
         for row in find_nearest(select_rows(rows, metric="pointing_game(preset='tis')"))
     ]
     lines += [
-        f"- {row.model}: the sparseness of TIS lies {describe_difference(row)} GenAtt's."
+        f"- {row.model}: the sparseness of TIS is {describe_difference(row)} that of GenAtt."
         for row in select_rows(rows, against="genatt", metric="sparseness(preset='tis-released')")
     ]
     return "\n".join(lines) or NOTHING
@@ -103,12 +103,12 @@ def write_sensitivity(results: Results) -> str:
 
 @fill("tis-sensitivity-answer")
 def write_sensitivity_answer(results: Results) -> str:
-    """Which maps change less than TIS's, and which more?"""
+    """Methods that are less and more sensitive than TIS."""
     rows, lines = select_rows(results.effects("tis-sensitivity-pairs"), method=TIS), []
     for model in MODELS:
         own = [row for row in select_rows(rows, model=model) if row.against != "random"]
         if own and own[0].n < FEW:
-            lines.append(f"- {model}, {format_count(own[0].n, 'image')}: too few for a verdict; the figures are below.")
+            lines.append(f"- {model}, {format_count(own[0].n, 'image')}: too few for a verdict; the values are below.")
         elif own:
             kinds = {word: [row for row in own if judge(row) == word] for word in ("worse", "better")}
             names_by_verdict = {
@@ -116,11 +116,11 @@ def write_sensitivity_answer(results: Results) -> str:
                 for word, effects in kinds.items()
             }  # fmt: skip
             lines.append(
-                f"- {model}, {format_count(own[0].n, 'image')}: calmer than TIS are {names_by_verdict['worse']}; less calm {names_by_verdict['better']}."
+                f"- {model}, {format_count(own[0].n, 'image')}: less sensitive than TIS: {names_by_verdict['worse']}; more sensitive: {names_by_verdict['better']}."
             )
     for other in ("genatt", "rise(preset='tis', masks=1000)"):
         own = [effect for effect in select_rows(rows, against=other) if effect.n >= FEW]
-        lines += [f"- Is TIS calmer than `{other}`? {format_answer(own)}"] if own else []
+        lines += [f"- Is TIS less sensitive than `{other}`? {format_answer(own)}"] if own else []
     return "\n".join(lines) or NOTHING
 
 
@@ -134,7 +134,7 @@ CHOICES = {
     "1024 masks − 256": ("tis", "tis(masks=256)"),
     "1024 masks − 512": ("tis", "tis(masks=512)"),
     "1024 masks − 2048": ("tis", "tis(masks=2048)"),
-    "tokens leave − pixels painted over": ("tis", "tis(ablate='pixels')"),
+    "tokens removed − pixels painted over": ("tis", "tis(ablate='pixels')"),
     "probability − logit": ("tis", "tis(question='logit')"),
     **{
         f"half of the tokens kept − {share}": (SPEC_BY_SHARE[0.5], SPEC_BY_SHARE[share])
@@ -145,7 +145,7 @@ CHOICES = {
 
 @fill("tis-tokens")
 def write_choices(results: Results) -> str:
-    """What removing tokens brings over painting pixels, masks over fewer masks, softmax over logit."""
+    """Effects of the options of TIS: removing tokens or painting pixels, number of masks, probability or logit."""
     rows = results.effects("tis-options-pairs")
     if not rows:
         return NOTHING
@@ -194,7 +194,7 @@ def draw_options(results: Results) -> Path | None:
 
 @plot("tis-disagreement")
 def draw_gaps(results: Results) -> Path | None:
-    """Pointing game on wrongly classified images, by how much surer the model is of its own class than of the true one; gaps with eight images or more"""
+    """Pointing game on wrongly classified images, by the difference between the probabilities of the predicted and the true class; groups with eight images or more"""
     rows = select_rows(results.figures("tis-disagreement-gaps"), metric="pointing_game(preset='tis')")
     if not rows:
         return None
@@ -218,7 +218,7 @@ def parse_gap_centre(row: Figure) -> float:
 
 @fill("tis-disagreement")
 def write_gaps(results: Results) -> str:
-    """Gap by gap: does the map of the true class lie on it as often as that of the predicted one, and does the logit help?"""
+    """For every range of the probability gap: true minus predicted class, and logit minus probability, in the pointing game."""
     rows = select_rows(results.effects("tis-disagreement-gap-pairs"), metric="pointing_game(preset='tis')")
     lines = []
     for model in MODELS:
@@ -226,7 +226,7 @@ def write_gaps(results: Results) -> str:
         for row in select_rows(rows, model=model, method=TIS_PROBABILITY, against="predicted class"):
             where = f"gap {row.dataset.rsplit('gap ', 1)[1]}, {model}, {format_count(row.n, 'image')}"
             if row.n < FEW:
-                lines.append(f"- {where}: too few to say anything.")
+                lines.append(f"- {where}: too few images for a verdict.")
                 continue
             logit = select_rows(rows, model=model, dataset=row.dataset, method=TIS_LOGIT, against=TIS_PROBABILITY)
             lines.append(
@@ -249,12 +249,12 @@ def write_gaps(results: Results) -> str:
 
 
 def describe_usable(results: Results, model: str) -> list[str]:
-    """How many images the pointing game can use: boxes that cover half or more leave nothing to miss."""
+    """Number of images that the pointing game can use: those whose boxes cover less than half."""
     rows = select_rows(results.figures("tis-disagreement-gaps"), metric="pointing_game(preset='tis')", model=model, method=TIS_PROBABILITY, explained="label")  # fmt: skip
-    defined, lost = (sum(getattr(row, name) for row in rows) for name in ("n", "undefined"))
+    defined, undefined = (sum(getattr(row, name) for row in rows) for name in ("n", "undefined"))
     return (
         [
-            f"- {model}: of {format_count(defined + lost, 'image')} that it gets wrong {defined} have boxes that cover less than half."
+            f"- {model}: of {format_count(defined + undefined, 'image')} that it classifies wrongly, {defined} have boxes that cover less than half."
         ]
         if rows
         else []
@@ -263,4 +263,4 @@ def describe_usable(results: Results, model: str) -> list[str]:
 
 def format_frequency(row: Effect) -> str:
     words = {"better": "more often", "worse": "less often", "open": "no significant difference"}
-    return format_effect(row) if row.low == row.high else f"{format_effect(row)} ({words.get(judge(row), 'not known')})"
+    return format_effect(row) if row.low == row.high else f"{format_effect(row)} ({words.get(judge(row), 'unknown')})"

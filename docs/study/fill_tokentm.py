@@ -1,4 +1,4 @@
-"""What stands on the page about TokenTM."""
+"""Tables and answers of the page about TokenTM."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS = (*METHODS, "random")
 
 
 def read_effects(results: Results) -> list[Effect]:
-    """Of both plans: segmentation on pets, perturbation on val."""
+    """Effects of both plans: segmentation on pets, perturbation on val."""
     return [*results.effects("tokentm-pets-pairs"), *results.effects("tokentm-pairs")]
 
 
@@ -60,7 +60,7 @@ fill("tokentm-label")(partial(write_perturbation, "label"))
 
 @fill("tokentm-genatt")
 def write_genatt(results: Results) -> str:
-    """Is TokenTM at least as good as GenAtt, measure by measure?"""
+    """Comparison of TokenTM with GenAtt by every measure."""
     rows = select_rows(read_effects(results), method="tokentm", against="genatt")
     if not rows:
         return NOTHING
@@ -75,7 +75,7 @@ def write_genatt(results: Results) -> str:
 
 @fill("tokentm-fair")
 def write_same_score(results: Results) -> str:
-    """The same, when GenAtt is of the probability as TokenTM is."""
+    """The same if GenAtt explains the probability, as TokenTM does."""
     return format_tally_by_model(
         select_rows(read_effects(results), method="tokentm", against="genatt(question='probability')"), "measures"
     )
@@ -98,7 +98,7 @@ for _model in MODELS:
 
 @fill("tokentm-steps")
 def write_steps(results: Results) -> str:
-    """What every part brings."""
+    """Effect of every part of TokenTM."""
     lines = []
     for name, (method, against) in STEPS.items():
         own = select_rows(read_effects(results), method=method, against=against)
@@ -117,56 +117,56 @@ def read_orders(results: Results) -> list[Order]:
 
 @fill("tokentm-order")
 def write_order(results: Results) -> str:
-    """Which reading has the published order, TokenTM before GenAtt, most often?"""
+    """Variants that have the published order, TokenTM before GenAtt, most often."""
     lines, best = [], {}
-    for reading in VARIANTS:
-        own = select_rows(read_effects(results), method=reading, against="genatt")
+    for variant in VARIANTS:
+        own = select_rows(read_effects(results), method=variant, against="genatt")
         if own:
-            best[reading] = sum(row.effect > 0 for row in own)
+            best[variant] = sum(row.effect > 0 for row in own)
             counts = [sum(judge(row) == word for row in own) for word in ("better", "worse")]
             lines.append(
-                f"- `{reading}` is ahead of GenAtt in {best[reading]} of {format_count(len(own), 'comparison')}; significantly in {counts[0]}, and significantly behind in {counts[1]}."
+                f"- `{variant}` is better than GenAtt in {best[variant]} of {format_count(len(own), 'comparison')}; significantly better in {counts[0]}, and significantly worse in {counts[1]}."
             )
     if not lines:
         return NOTHING
-    winners = [f"`{reading}`" for reading, count in best.items() if count == max(best.values())]
-    who = f"most often by {join_words(winners)}" if len(winners) < len(best) else "as often by every reading"
-    who = who if max(best.values()) else "by no reading in any measure"
-    first = f"The published order, TokenTM before GenAtt, is matched {who}."
+    winners = [f"`{variant}`" for variant, count in best.items() if count == max(best.values())]
+    matched = f"most often by {join_words(winners)}" if len(winners) < len(best) else "equally often by every variant"
+    matched = matched if max(best.values()) else "by no variant in any measure"
+    first = f"The published order, TokenTM before GenAtt, is matched {matched}."
     return "\n".join([first + describe_nearest(results), "", *lines])
 
 
 def describe_nearest(results: Results) -> str:
-    """Which reading comes nearest to the whole of the paper's tables, by mean τ over both models and both plans."""
+    """Variant that is closest to the order of all rows of the paper's tables, by mean τ over both models and both plans."""
     rows, sentences = read_orders(results), []
-    for words, readings in (("nine methods", VARIANTS), ("four steps", VARIANT_STEPS)):
+    for words, variants in (("nine methods", VARIANTS), ("four steps", VARIANT_STEPS)):
         means = {}
-        for reading in readings:
-            own = [row.tau for row in select_rows(rows, metric=reading) if row.tau == row.tau]
-            means |= {reading: sum(own) / len(own)} if own else {}
+        for variant in variants:
+            own = [row.tau for row in select_rows(rows, metric=variant) if row.tau == row.tau]
+            means |= {variant: sum(own) / len(own)} if own else {}
         if means:
             top = max(means, key=means.__getitem__)
-            rest = ", ".join(format_number(means[reading], 2) for reading in means if reading != top)
+            rest = ", ".join(format_number(means[variant], 2) for variant in means if variant != top)
             name = f"`{top}`" if words == "nine methods" else top
             sentences.append(f"the {words} by {name} (mean τ {format_number(means[top], 2)}; the others {rest})")
-    return f" The published order of all rows is matched best, of {', and of '.join(sentences)}." if sentences else ""
+    return f" The published order of all rows is matched best, for {', and for '.join(sentences)}." if sentences else ""
 
 
 @fill("tokentm-published")
 def write_agreements(results: Results) -> str:
-    """Kendall's τ with the paper's tables, reading by reading."""
+    """Kendall's τ with the paper's tables, for every variant."""
     rows, lines = read_orders(results), []
     sets = [(model, data) for data in dict.fromkeys(order.dataset for order in rows) for model in MODELS]
-    for words, readings in (("nine methods", VARIANTS), ("steps", VARIANT_STEPS)):
-        for reading in readings:
-            orders_by_set = {(row.model, row.dataset): row for row in select_rows(rows, metric=reading)}
-            lines.append([f"{words}: {reading}", *(format_tau(orders_by_set.get(place)) for place in sets)])
+    for words, variants in (("nine methods", VARIANTS), ("steps", VARIANT_STEPS)):
+        for variant in variants:
+            orders_by_set = {(row.model, row.dataset): row for row in select_rows(rows, metric=variant)}
+            lines.append([f"{words}: {variant}", *(format_tau(orders_by_set.get(place)) for place in sets)])
     return format_table(["order of the …", *(f"{model}<br>{data}" for model, data in sets)], lines if rows else [])
 
 
 @plot("tokentm-gains")
 def draw_gains(results: Results) -> Path | None:
-    """Every reading of TokenTM less GenAtt, with 95 % intervals"""
+    """Every variant of TokenTM minus GenAtt, with 95 % intervals"""
     rows = [
         row
         for row in read_effects(results)

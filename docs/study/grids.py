@@ -1,4 +1,4 @@
-"""Tables as colours, with their numbers in them."""
+"""Heat maps of tables, with numbers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def draw_heatmap(
     stars: Mapping[str, np.ndarray] | None = None,
     centre: float | None = None,
 ) -> Path:
-    """A table as colours with its numbers in it; `boxed` cells have a frame, `stars` a star. Wide ones stand above each other.
+    """Heat map with numbers; `boxed` cells have a frame, cells in `stars` a star. Wide panels are stacked vertically.
 
-    Without a centre every panel has a scale of its own, from its lower tenth to its best.
+    Without a centre every panel has its own scale, from its 0.1 quantile to its maximum.
     """
     with plt.rc_context({**STYLE, "axes.grid": False}):
         wide = len(across) > 10
@@ -34,11 +34,11 @@ def draw_heatmap(
         figure, axes = plt.subplots(
             *shape, figsize=whole, sharex=wide, sharey=not wide, squeeze=False, layout="constrained"
         )
-        known = np.concatenate([table.ravel() for table in panels.values()])
+        all_values = np.concatenate([table.ravel() for table in panels.values()])
         for axis, (heading, values) in zip(axes.flat, panels.items(), strict=True):
             colours, ends = "cividis", (np.nanquantile(values, 0.1), np.nanmax(values))
             if centre is not None:
-                reach = np.nanmax(np.abs(known - centre))
+                reach = np.nanmax(np.abs(all_values - centre))
                 colours, ends = "RdBu", (centre - reach, centre + reach)
             drawn = axis.imshow(values, cmap=colours, vmin=ends[0], vmax=ends[1], aspect="auto")
             for i, j in np.ndindex(*values.shape):
@@ -63,6 +63,6 @@ def draw_heatmap(
 
 
 def choose_ink(drawn: Any, value: float) -> str:
-    """White on dark, black on light."""
+    """Text colour on a cell: white on dark, black on light."""
     red, green, blue, _ = drawn.cmap(drawn.norm(value))
     return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 0.55 else "black"

@@ -1,4 +1,4 @@
-"""From stores to tidy tables: results/PLAN.csv has figures, results/PLAN-pairs.csv paired effects, the others what their names say."""
+"""Convert stores to tables: results/PLAN.csv has figures, results/PLAN-pairs.csv paired effects, others further statistics."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SCRIPTS = {
 
 
 def measure(stores: Path, names: Sequence[str], results: Path = RESULTS) -> list[str]:
-    """Tables of every store that is there; their names. What a store does not hold whole is said, and left as it was."""
+    """Write tables of every store that exists and return their names; incomplete stores are reported and skipped."""
     measured = []
     for name in names:
         table = stores / f"{name}.csv"
@@ -64,7 +64,7 @@ def measure(stores: Path, names: Sequence[str], results: Path = RESULTS) -> list
 
 
 def list_methods(script: str) -> tuple[str, ...]:
-    """The methods that a script would measure today: a table may hold others of earlier days."""
+    """Methods that a script measures now; a table of an earlier run may contain others."""
     from study import zebras
 
     from vitreous.bench.plan_parser import read_plan
@@ -75,7 +75,7 @@ def list_methods(script: str) -> tuple[str, ...]:
 
 
 def tabulate(name: str, sheets: list[Sheet], results: Path) -> None:
-    """The tables of one plan."""
+    """Write the tables of a plan."""
     sheets = sheets + DERIVED_SHEETS.get(name, make_no_sheets)(sheets)
     write_rows(results / f"{name}.csv", [row for sheet in sheets for row in compute_figures(sheet)])
     judged = [sheet for sheet in sheets if is_compared(name, sheet.metric)]
@@ -95,21 +95,21 @@ def list_models(sheets: Sequence[Sheet]) -> list[str]:
     return list(dict.fromkeys(sheet.model for sheet in sheets))
 
 
-# ── what single plans are asked beside means and differences ─────────────────────────────────────
+# ── statistics of single plans besides means and differences ─────────────────────────────────────
 
 
 def subtract_plain_model(sheets: list[Sheet]) -> list[Sheet]:
-    """The biased model less the other, image by image: a map that shows the stamp in both exposes nothing."""
+    """Scores of the biased model minus those of the plain one, per image."""
     differences = []
     for metric in SCRIPTS["shortcut"]:
         biased, plain = (pick_sheet(sheets, metric, model) for model in ("scenes-biased", "scenes"))
-        apart = {"score": biased.scores - plain.scores}
-        differences.append(replace(biased, model="biased − plain", parts=apart, higher=True, reduce=average))
+        difference = {"score": biased.scores - plain.scores}
+        differences.append(replace(biased, model="biased − plain", parts=difference, higher=True, reduce=average))
     return differences
 
 
 def compute_regrets(sheets: list[Sheet]) -> list:
-    """What SkipPLUS's start loses against the best one, and what PLUS's does."""
+    """Differences of the starts of SkipPLUS and PLUS to the best start."""
     return [
         compute_regret(pick_sheet(sheets, metric, model), own, start)
         for start in (MIDDLE, 0)
@@ -121,13 +121,13 @@ def compute_regrets(sheets: list[Sheet]) -> list:
 
 
 def compute_tradeoffs(sheets: list[Sheet]) -> list:
-    """Across methods: insertion and deletion, and where there are masks deletion and AP."""
-    gone, come, area = (f"{name}(preset='skipplus')" for name in ("deletion_aopc", "insertion_aopc", "ap"))
-    hits = [f"{name}_accuracy(preset='skipplus')" for name in ("deletion", "insertion")]
+    """Rank correlations across methods: insertion and deletion, and both with AP if there are masks."""
+    deletion, insertion, area = (f"{name}(preset='skipplus')" for name in ("deletion_aopc", "insertion_aopc", "ap"))
+    accuracies = [f"{name}_accuracy(preset='skipplus')" for name in ("deletion", "insertion")]
     trade_orders = []
     for model in list_models(sheets):
         named = {sheet.metric: sheet for sheet in sheets if sheet.model == model}
-        metric_pairs = [(gone, come), tuple(hits), (gone, area), (come, area)]
+        metric_pairs = [(deletion, insertion), tuple(accuracies), (deletion, area), (insertion, area)]
         trade_orders += [
             compare_orders(named[metric], named[other])
             for metric, other in metric_pairs
@@ -137,7 +137,7 @@ def compute_tradeoffs(sheets: list[Sheet]) -> list:
 
 
 def compare_with_truth(sheets: list[Sheet]) -> list:
-    """Every metric's order of methods against every truth's, and the truth's against itself on other images."""
+    """Agreement of every metric's order of methods with that of every ground truth, and of the truth with itself."""
     truth_orders = []
     for dataset in dict.fromkeys(sheet.dataset for sheet in sheets):
         own = [sheet for sheet in sheets if sheet.dataset == dataset]
@@ -162,18 +162,18 @@ def confirm_cells(sheets: list[Sheet]) -> list:
 
 
 def compare_with_paper(sheets: list[Sheet]) -> list:
-    """Every reading of TokenTM in the paper's tables: how far are the order of methods and that of the steps the published ones?"""
+    """Agreement of the orders of methods and of steps with the paper's tables, for every variant of TokenTM."""
     table_orders = []
     for model in list_models(sheets):
         own = [sheet for sheet in sheets if sheet.model == model]
-        table_orders += [compare_with_tables(own, TABLES, (*METHODS[:-1], reading), reading) for reading in VARIANTS]
+        table_orders += [compare_with_tables(own, TABLES, (*METHODS[:-1], variant), variant) for variant in VARIANTS]
         if select_sheets(own, STEPS):
             table_orders += [compare_with_tables(own, STEPS, steps, words) for words, steps in VARIANT_STEPS.items()]
     return table_orders
 
 
 def tabulate_gaps(sheets: list[Sheet]) -> list[Figure]:
-    """Images that the model gets wrong, by its confidence."""
+    """Figures on wrongly classified images, by the gap of probabilities."""
     gap_figures: list[Figure] = []
     for model in list_models(sheets):
         for metric in dict.fromkeys(sheet.metric for sheet in sheets):
@@ -193,7 +193,7 @@ def tabulate_gap_effects(sheets: list[Sheet]) -> list:
 
 
 def tabulate_by_probability(sheets: list[Sheet]) -> list:
-    """Where a slope and coalitions help: on images of which the model is sure, or on the others?"""
+    """Effects by the probability of the explained class."""
     return [
         row
         for model in list_models(sheets)

@@ -1,11 +1,13 @@
-"""What the study compares: methods by the names of the papers, and which pairs answer which question."""
+"""Methods that the study compares, by the names of the papers, and the pairs that each page compares."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 MODELS = ("ViT-Tiny", "DeiT-Tiny")
-BARE = "alti(preset='skipplus')"  # as published: a row that no token brings nearer is 0/0, and Rollout spreads it
+BARE = (
+    "alti(preset='skipplus')"  # as published: a row without a positive contribution is 0/0, and Rollout spreads the NaN
+)
 ALTI, ATTIXG, ATTCAM = "alti(preset='skipplus', eps=1e-12)", "attixg(preset='skipplus')", "attcam(preset='skipplus')"
 TEMPERED = "temper"
 
@@ -59,7 +61,7 @@ VARIANTS = (
     "tokentm", "tokentm(question='logit')", "tokentm(source='norm')", "tokentm(question='logit', source='norm')",
     "tokentm(value_bias=True)", "tokentm(preset='libragrad')",
 )  # fmt: skip
-VARIANT_STEPS = {  # what the paper leaves open: its four steps under each reading
+VARIANT_STEPS = {  # details that the paper does not specify: its four steps in each variant
     "probability, before LayerNorm": ABLATION,
     "logit, before LayerNorm": (
         "tokentm(preset='baseline', question='logit')", "tokentm(preset='af', question='logit')",
@@ -74,9 +76,12 @@ VARIANT_STEPS = {  # what the paper leaves open: its four steps under each readi
 
 TIS = "tis(preset='released')"
 SPEC_BY_SHARE = {0.5: "tis(masks=512)", **{share: f"tis(masks=512, kept={share})" for share in (0.1, 0.3, 0.7, 0.9)}}
-TIS_PROBABILITY, TIS_LOGIT = "tis(masks=128)", "tis(masks=128, question='logit')"  # where label and prediction differ
+TIS_PROBABILITY, TIS_LOGIT = (
+    "tis(masks=128)",
+    "tis(masks=128, question='logit')",
+)  # used where label and prediction differ
 
-# cells of the grid that somebody published: SkipPLUS's and LibraGrad's, and those with names of their own
+# published cells of the grid: SkipPLUS's and LibraGrad's, and those with names of their own
 PUBLISHED = frozenset(
     [spec + fold for spec in ("ixg", "fullgrad", "attixg", "genatt", "attngrad", "gradcam", "elementwise") for fold in ("", "+plus", "+skipplus")]
     + [spec + "@libra" for spec in ("ixg", "fullgrad", "attixg", "genatt", "attngrad", "tokentm", "gradcam", "elementwise")]
@@ -87,7 +92,7 @@ SIGNALS = ("ixg", "fullgrad", "attixg", "genatt", "attngrad", "tokentm", "gradca
 LINEARISATIONS = {"plain": "", "conservative": "@conservative", "libra": "@libra", "attnlrp": "@attnlrp", "tempered": "@tempered"}  # fmt: skip
 FOLDS = {"own": "", "PLUS": "+plus", "SkipPLUS": "+skipplus"}
 
-QUESTIONS = {  # of the probability, and about the logit
+QUESTIONS = {  # explaining the probability, and explaining the logit
     "GenAtt": ("genatt(question='probability')", "genatt"),
     "DecompX∘PLUS": ("decompx(question='probability')+plus", "decompx+plus"),
     "DecompX∘SkipPLUS": ("decompx(question='probability')+skipplus", "decompx+skipplus"),
@@ -97,7 +102,7 @@ QUESTIONS = {  # of the probability, and about the logit
     "LeGrad": ("legrad(question='probability')", "legrad"),
 }
 PROBABLE = {name: f"{name}(question='probability')+plus" for name in ("decompx", "attnlrp")}
-ON_SCENES = {  # what the other pages ask, where the evidence is known
+ON_SCENES = {  # comparisons of the other pages, repeated where the evidence is known
     "DecompX∘PLUS, probability − logit": (PROBABLE["decompx"], "decompx+plus"),
     "AttnLRP∘PLUS, probability − logit": (PROBABLE["attnlrp"], "attnlrp+plus"),
     "DecompX∘PLUS − DecompX": ("decompx+plus", "decompx"),
@@ -111,17 +116,17 @@ ON_SCENES = {  # what the other pages ask, where the evidence is known
     "TIS, 256 masks − DecompX∘PLUS, probability": ("tis(masks=256)", PROBABLE["decompx"]),
     "TIS, 256 masks, probability − logit": ("tis(masks=256)", "tis(masks=256, question='logit')"),
 }
-# what was chosen less what was not, on the half to choose by
+# selected variants and their alternatives, compared on the selection half
 TEMPERED_SPEC = "ixg(question='probability')@tempered({})+plus"
 TEMPER_LESS = {
     "probability instead of logit": (TEMPERED, "temper(question='logit')"),
     "not the margin": (TEMPERED, "temper(question='margin')"),
-    "LayerNorm's σ held, not differentiated": (TEMPERED, TEMPERED_SPEC.format("norm='exact'")),
-    "its mean not held too": (TEMPERED, TEMPERED_SPEC.format("norm='fixed'")),
+    "LayerNorm's σ fixed, not differentiated": (TEMPERED, TEMPERED_SPEC.format("norm='exact'")),
+    "LayerNorm's mean not fixed": (TEMPERED, TEMPERED_SPEC.format("norm='fixed'")),
     "activations as ratios, not derivatives": (TEMPERED, TEMPERED_SPEC.format("activation='exact'")),
     "values whole, not halved": (TEMPERED, TEMPERED_SPEC.format("v=0.5")),
     "all layers summed, not the first alone": (TEMPERED, "temper+first"),
-    "not those from the middle on": (TEMPERED, "temper+skipplus"),
+    "not from the middle layer on": (TEMPERED, "temper+skipplus"),
     "shares of tokens alone, not of biases too": (TEMPERED, "fullgrad(question='probability')@tempered+plus"),
 }
 QK = {
@@ -136,7 +141,7 @@ FUSE_LESS = {
     "not the slope alone": ("fuse", "presence"),
     "probability instead of logit": ("fuse", "fuse(question='logit')"),
     "not the margin": ("fuse", "fuse(question='margin')"),
-    "the slope alone: exact, not with σ held": ("presence", "presence@conservative"),
+    "the slope alone: exact, not with σ fixed": ("presence", "presence@conservative"),
     "the slope alone: exact, not tempered": ("presence", "presence@tempered"),
 }
 ANNEAL_LESS = {
@@ -145,8 +150,8 @@ ANNEAL_LESS = {
     "32 halves, not 16": ("anneal(coalitions=32)", "anneal"),
     "halves, not quarters and their complements": ("anneal", "anneal(kept=0.25)"),
     "halves, not a tenth to a half in turn": ("anneal", "anneal(kept=(0.1, 0.2, 0.3, 0.4, 0.5))"),
-    "halves, not three quarters (half as dear again)": ("anneal", "anneal(kept=0.75, complements=False)"),
-    "halves, not nine tenths (nearly twice as dear)": ("anneal", "anneal(kept=0.9, complements=False)"),
+    "halves, not three quarters (1.5 times the cost)": ("anneal", "anneal(kept=0.75, complements=False)"),
+    "halves, not nine tenths (nearly twice the cost)": ("anneal", "anneal(kept=0.9, complements=False)"),
     "share and slope, not the share alone": ("anneal", "anneal(of='temper')"),
     "not the slope alone": ("anneal", "anneal(of='presence')"),
     "probability instead of logit": ("anneal", "anneal(question='logit')"),
@@ -165,7 +170,7 @@ DESCRIBES = ("sparseness",)
 
 
 def list_pairs(plan: str, methods: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Which methods of a plan are compared with which."""
+    """Pairs of methods of a plan that are compared, (method, against)."""
     match plan:
         case "skipplus" | "skipplus-pets":
             own = [(folded, base) for base, *both in FAMILIES.values() for folded in both]
@@ -208,7 +213,7 @@ def list_pairs(plan: str, methods: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def is_compared(plan: str, metric: str) -> bool:
-    """Whether pairs are compared by it: what no page reads would fill the tables."""
+    """Whether pairs of a plan are compared by a metric; metrics that no page shows are left out of the tables."""
     return metric in READ.get(plan, (metric,))
 
 

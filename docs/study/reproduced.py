@@ -1,14 +1,14 @@
-"""Run the shipped plans of `vitreous reproduce` on models and images that stand in for the papers', and tabulate them.
+"""Run the shipped plans of `vitreous reproduce` on stand-ins of the papers' models and images, and tabulate them.
 
 python docs/study/reproduced.py [PLAN …] [--device cuda] [--assets FOLDER] [--stores runs/reproduced] [--out docs/study/results]
                                 [--images 60] [--minutes 9]
-python docs/study/reproduced.py --shard 1/15       its part of all plans, without tables; 15 such processes may share the stores
-python docs/study/reproduced.py --tables           tabulate what the stores hold; nothing is run
-python docs/study/reproduced.py --take FOLDER      take over the tables that another machine has written
+python docs/study/reproduced.py --shard 1/15       a part of all plans, without tables; 15 such processes may share the stores
+python docs/study/reproduced.py --tables           tabulate the stores; nothing is run
+python docs/study/reproduced.py --take FOLDER      copy tables that another machine has written
 
-ViT-Tiny stands in for ViT-B and ViT-B/8, DeiT-Tiny for DeiT-B and EVA-L, photographs of ImageNet's validation set for the whole of it,
-and Oxford-IIIT Pet for the two datasets with masks. The tables are OUT/reproduced.csv, -orders.csv and -pairs.csv; plans that are not run
-keep their rows. Finished images stay in the stores, so that a run that ended early goes on where it was.
+ViT-Tiny replaces ViT-B and ViT-B/8, DeiT-Tiny replaces DeiT-B and EVA-L, a sample of ImageNet's validation set replaces the whole
+of it, and Oxford-IIIT Pet replaces the two datasets with masks. The tables are OUT/reproduced.csv, -orders.csv and -pairs.csv; plans that are not run
+keep their rows. Finished images stay in the stores, so a run that ended early continues where it stopped.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ DATA = {
     "imagenet-seg": "pets:{assets}/oxford-pets-480",
     "imagenet-s": "pets:{assets}/oxford-pets-480?labels=imagenet",
 }
-LAYERS = 12  # of both models that stand in
+LAYERS = 12  # of both stand-ins
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ TABLES = {"reproduced": TableFigure, "reproduced-orders": TableOrder, "reproduce
 
 
 class OutOfTimeError(Exception):
-    """Raised between two pieces of work; what is done is written."""
+    """Raised between two cells of work; finished rows are written."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -107,10 +107,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("plans", nargs="*", metavar="PLAN", help=f"of {', '.join(PLANS)}; all if there are none")
     parser.add_argument("--device", help="cpu, cuda, cuda:1; a GPU if there is one")
     parser.add_argument("--assets", type=Path, help="folder of weights and images; VITREOUS_ASSETS by default")
-    parser.add_argument("--stores", type=Path, default=Path("runs/reproduced"), help="where rows are kept")
+    parser.add_argument("--stores", type=Path, default=Path("runs/reproduced"), help="folder of the stores")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="where tables are written")
-    parser.add_argument("--images", type=int, help="of each dataset, in place of the numbers above")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so many, between two batches")
+    parser.add_argument("--images", type=int, help="number of images of each dataset, instead of those in PLANS")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after this time, between two batches")
     parser.add_argument("--model", choices=list(WEIGHTS), help="only this one; the rows of others stay")
     parser.add_argument("--shard", help="i/n: every n-th cell of the plans from the i-th on, without tables")
     parser.add_argument("--tables", action="store_true", help="tabulate the stores; nothing is run")
@@ -125,7 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
             tabulate(name, options)
         return 0
     if not (options.assets or os.environ.get("VITREOUS_ASSETS")):
-        parser.error("--assets FOLDER or the variable VITREOUS_ASSETS says where weights and images lie")
+        parser.error("--assets FOLDER or the variable VITREOUS_ASSETS must name the folder of weights and images")
     options.assets = (options.assets or Path(os.environ["VITREOUS_ASSETS"])).resolve()
     if options.shard:
         limit_gpu_memory(options.shard)
@@ -136,11 +136,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run_plan(name: str, options: argparse.Namespace, end: float) -> int:
-    """Run one plan, or a shard of it, and tabulate what its store holds; 1 if something failed or time was up."""
+    """Run a plan, or a shard of it, and tabulate its store; returns 1 if something failed or time was up."""
     from vitreous.bench.run_plan import execute
     from vitreous.bench.store import Store
 
-    begun = time.monotonic()
+    start = time.monotonic()
     images, slice_size = PLANS[name]
     only = [options.model] if options.model else list(WEIGHTS)
     plan = make_plan(name, options.assets, options.images or images, options.device, slice_size, only)
@@ -156,8 +156,8 @@ def run_plan(name: str, options: argparse.Namespace, end: float) -> int:
         message = "".join(f"; failed {count} times: {text}" for text, count in progress.failed.items())
         status = int(bool(progress.failed))
     except OutOfTimeError:
-        message, status = "; time is up, run it again to go on", 1
-    print(f"{name}: {time.monotonic() - begun:.0f} s{message}", flush=True)
+        message, status = "; time is up, run it again to continue", 1
+    print(f"{name}: {time.monotonic() - start:.0f} s{message}", flush=True)
     if options.shard is None:
         tabulate(name, options, plan.run)
     return status
@@ -172,12 +172,12 @@ def limit_gpu_memory(shard: str) -> None:
 
 
 def get_store_folder(name: str, options: argparse.Namespace) -> Path:
-    """Store of all plans of a paper."""
+    """Folder of the store of all plans of a paper."""
     return options.stores / name.split(":", maxsplit=1)[0]
 
 
 def tabulate(name: str, options: argparse.Namespace, run: str | None = None) -> None:
-    """Write the tables of a plan; by default of the run with the most images in the store."""
+    """Write the tables of a run of a plan; by default of the run with the most images in the store."""
     from vitreous.bench.store import Store
     from vitreous.core.errors import DataError
 
@@ -203,11 +203,11 @@ def make_plan(
     slice_size: int = 32,
     only: Sequence[str] = tuple(WEIGHTS),
 ) -> Plan:
-    """The shipped plan with the models of `only` and datasets of `assets` in place of the paper's."""
+    """The shipped plan with the models of `only` and datasets of `assets` instead of the paper's."""
     reduced = keep_models(
         find_reproduction(name), [key for key in find_reproduction(name).models if STAND_INS.get(key) in only]
     )
-    if name == "skipplus:figure7-eva":  # EVA-L has more layers than the model that stands in for it
+    if name == "skipplus:figure7-eva":  # EVA-L has more layers than its stand-in
         reduced = replace(reduced, methods=reduced.methods[:LAYERS])
     models = {
         key: {"name": WEIGHTS[label][0], "checkpoint": str(assets / "weights" / WEIGHTS[label][1])}
@@ -215,7 +215,7 @@ def make_plan(
         if key in reduced.models
     }
     data = {key: DATA[key].format(assets=assets) for key in reduced.data if key in DATA}
-    # small cells end sooner when time is up
+    # small cells, so that a run stops soon after its time is up
     return plan_reproduction(reduced, data, models=models, images=images, device=device, slice=slice_size)
 
 
@@ -229,7 +229,7 @@ def read_columns(name: str, folder: Path, run: str | None = None) -> Iterator[tu
 
 
 def make_sheet(name: str, title: str, column: FilledColumn) -> Sheet:
-    """Scores of a column, named by the model that stands in and by its title in the table."""
+    """Scores of a column as a sheet, with the names of the stand-in and of the column."""
     scores = column.scores
     assert scores is not None
     labels = {
@@ -268,7 +268,7 @@ def write_tables(
 
 
 def find_place(row: TableFigure | TableOrder | TableEffect) -> tuple[int, int]:
-    """Place of a row in a table: plans as above, and the models of a plan as in the paper."""
+    """Sort key of a row in a table: plans in the order of PLANS, models in that of the paper."""
     models = [STAND_INS[key] for key in find_reproduction(row.plan).models if key in STAND_INS]
     return list(PLANS).index(row.plan), models.index(row.model)
 
@@ -277,21 +277,23 @@ def compare_order(sheet: Sheet, printed: Mapping[str, float], draws: int = 1000)
     """Kendall's τ between our values of a column and the published ones; images are resampled."""
     sign = -1 if sheet.higher is False else 1
     rows = {method: sheet.row(method) for method in sheet.methods if hash_spec(method) in printed}
-    theirs = sign * np.array([printed[hash_spec(method)] for method in rows])
-    drawn = resample_values(rows, sheet.reduce, sheet.pictures, draws, seed=0)
-    tau, rho = correlate_ranks(sign * np.array([float(sheet.reduce(parts)) for parts in rows.values()]), theirs)
-    spread = np.array([correlate_ranks(sign * values, theirs) for values in np.stack(list(drawn.values())).T])
-    where = (sheet.model, sheet.dataset, sheet.metric, "published", "all", len(rows), len(set(sheet.pictures)))
+    published_values = sign * np.array([printed[hash_spec(method)] for method in rows])
+    drawn = resample_values(rows, sheet.reduce, sheet.images, draws, seed=0)
+    tau, rho = correlate_ranks(
+        sign * np.array([float(sheet.reduce(parts)) for parts in rows.values()]), published_values
+    )
+    spread = np.array([correlate_ranks(sign * values, published_values) for values in np.stack(list(drawn.values())).T])
+    where = (sheet.model, sheet.dataset, sheet.metric, "published", "all", len(rows), len(set(sheet.images)))
     return Order(*where, tau, *centre_interval(tau, spread[:, 0]), rho, *centre_interval(rho, spread[:, 1]))
 
 
 def list_stated_orders(name: str) -> tuple[PublishedOrder, ...]:
-    """Orders that the paper states about a plan; those of figure 7 for 12 layers hold for both models that stand in."""
+    """Orders that the paper states about a plan; those of figure 7 for 12 layers are used for both stand-ins."""
     return published_orders().get(name.removesuffix("-eva"), ())
 
 
 def is_about(order: PublishedOrder, name: str, model: str, column: str) -> bool:
-    """Whether an order is about a model that stands in, and about a column of the plan."""
+    """Whether an order is about this stand-in and this column of the plan."""
     labels = {
         STAND_INS[key]: entry["label"] for key, entry in find_reproduction(name).models.items() if key in STAND_INS
     }
@@ -301,14 +303,14 @@ def is_about(order: PublishedOrder, name: str, model: str, column: str) -> bool:
 
 
 def list_claimed_pairs(name: str, sheet: Sheet) -> list[tuple[str, str]]:
-    """Pairs of methods (first, second) of which the paper states the order."""
+    """Pairs of methods (first, second) whose order the paper states."""
     orders = [order for order in list_stated_orders(name) if is_about(order, name, sheet.model, sheet.metric)]
     pairs = [pair for order in orders for group in group_pairs(sheet.methods, order) for pair in group]
     return list(dict.fromkeys(pairs))
 
 
 def take_tables(source: Path, out: Path) -> int:
-    """Take over the plans of other tables."""
+    """Copy the rows of other tables, in place of those of the same plans."""
     for table, kind in TABLES.items():
         new = load_rows(source / f"{table}.csv", kind)
         plans = {row.plan for row in new}

@@ -14,7 +14,7 @@ NOTHING = "*Not measured yet.*"
 
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
-    """The first columns hold words, the others numbers."""
+    """Markdown table; the first `words` columns are aligned left, the others right."""
     if not rows:
         return NOTHING
     lines = [head, ["---"] * words + ["---:"] * (len(head) - words), *rows]
@@ -22,24 +22,24 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int 
 
 
 def format_spec(method: str) -> str:
-    """A spec in a cell: plain, since code is broken anywhere where a table is wide."""
+    """A spec in a cell, without line breaks; not as code, which browsers break anywhere in a wide table."""
     return method.replace(" ", "\u00a0")
 
 
 def format_figure(row: Figure | None, fewest: int = 0) -> str:
-    """A figure; with how many questions have no number, where others of its column have more."""
+    """A figure with half of its interval; with the number of undefined scores if it exceeds `fewest`."""
     if row is None or isnan(row.mean):
         return "–"
     digits = count_digits(row.metric)
     spread = "" if isnan(row.low) else f"\u00a0±\u00a0{format_number((row.high - row.low) / 2, digits)}"
-    lost = f"\u00a0({row.undefined - fewest}\u00a0undefined)" if row.undefined > fewest else ""
-    return format_number(row.mean, digits) + spread + lost
+    undefined = f"\u00a0({row.undefined - fewest}\u00a0undefined)" if row.undefined > fewest else ""
+    return format_number(row.mean, digits) + spread + undefined
 
 
 def format_ranking(
     rows: Sequence[Figure], metrics: Sequence[str], by: str = "", methods: Sequence[str] = (), top: int = 0
 ) -> str:
-    """Methods down, model × metric across; the best figure of a column in bold."""
+    """Table with a row for each method and a column for each metric and model; the best value of a column is bold."""
     models = list(dict.fromkeys(row.model for row in rows))
     columns = [
         (model, metric) for metric in metrics for model in models if select_rows(rows, model=model, metric=metric)
@@ -78,13 +78,13 @@ def get_level(row: Figure | None) -> float:
 
 
 def find_best(rows: Sequence[Figure | None]) -> str:
-    """The method with the best figure; none where the metric does not judge, or on few images."""
-    known = [row for row in rows if row is not None and not isnan(row.mean) and row.better and row.n >= FEW]
-    return max(known, key=get_level).method if known else ""
+    """The method with the best value; none for a metric without a better direction, or for few images."""
+    judged = [row for row in rows if row is not None and not isnan(row.mean) and row.better and row.n >= FEW]
+    return max(judged, key=get_level).method if judged else ""
 
 
 def format_cell(row: Effect | None) -> str:
-    """Bold where it is better, italic where it is worse, plain where that is open."""
+    """An effect: bold if better, italic if worse, plain if open; a dash if there is none."""
     if row is None or isnan(row.effect):
         return "–"
     mark = {"better": "**", "worse": "*"}.get(judge(row), "")
@@ -94,21 +94,21 @@ def format_cell(row: Effect | None) -> str:
 def format_differences(
     rows: Sequence[Effect], pairs: Mapping[str, tuple[str, str]], columns: Mapping[str, Callable[[Effect], bool]]
 ) -> str:
-    """Named pairs down, kinds of effect across."""
+    """Table of effects with a row for each named pair; each column selects its effects by a predicate."""
     lines = []
     for name, (method, against) in pairs.items():
         own = select_rows(rows, method=method, against=against)
         lines.append(
             [
                 name,
-                *(format_cell(next((row for row in own if stands_in(row)), None)) for stands_in in columns.values()),
+                *(format_cell(next((row for row in own if matches(row)), None)) for matches in columns.values()),
             ]
         )
     return format_table(["", *columns], lines) if rows else NOTHING
 
 
 def match_effects(model: str, metric: str, explained: str = "", dataset: str = "") -> Callable[[Effect], bool]:
-    """Which effects stand in a column."""
+    """Predicate of the effects of a column."""
     return lambda row: (
         (row.model, row.metric) == (model, metric)
         and (not explained or row.explained == explained)
@@ -117,19 +117,19 @@ def match_effects(model: str, metric: str, explained: str = "", dataset: str = "
 
 
 def format_agreements(rows: Sequence[Order], truths: Sequence[tuple[str, str]], among: str) -> str:
-    """Metrics down, truths across: Kendall's τ with its interval, the best metric of a column in bold."""
+    """Table of Kendall's τ with a row for each metric and a column for each ground truth; the best metric of a column is bold."""
     own = select_rows(rows, among=among)
     metrics = list(dict.fromkeys(row.metric for row in own))
     orders_by_key = {(row.dataset, row.truth, row.metric): row for row in own}
     judges = [name for name in metrics if not name.startswith("the same")]
     best = {}
     for truth in truths:
-        known = {
+        taus = {
             name: orders_by_key[*truth, name].tau
             for name in judges
             if (*truth, name) in orders_by_key and not isnan(orders_by_key[*truth, name].tau)
         }
-        best[truth] = max(known, key=known.__getitem__, default="")
+        best[truth] = max(taus, key=taus.__getitem__, default="")
     means = {
         name: [orders_by_key[*truth, name].tau for truth in truths if (*truth, name) in orders_by_key]
         for name in metrics

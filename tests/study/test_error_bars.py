@@ -88,10 +88,10 @@ def test_methods_are_averaged_over_common_images(tmp_path):
     ]
     path.write_text(ROWS.format(rows="\n".join(rows)))
     (sheet,) = error_results.read_sheets([path])
-    assert (sheet.methods, sheet.pictures) == (("temper", "random"), ("a", "b"))
+    assert (sheet.methods, sheet.images) == (("temper", "random"), ("a", "b"))
     assert error_results.compute_effect(sheet, "temper", "random").effect == 0.4
     (whole,) = error_results.read_sheets([path], common=True)
-    assert (whole.pictures, whole.scores.tolist()) == (("a",), [[0.5], [0.1]])
+    assert (whole.images, whole.scores.tolist()) == (("a",), [[0.5], [0.1]])
     assert "bayes [log]" in error_results.read_sheets([path], every=True)[0].methods
 
 
@@ -123,7 +123,7 @@ def test_rows_of_what_was_not_measured_again_stay(tmp_path):
     assert means == {"ViT-Tiny": 0.3, "DeiT-Tiny": 0.1}
 
 
-def test_the_default_has_the_smallest_worst_case(tmp_path):
+def test_the_default_has_the_best_worst_case(tmp_path):
     values = {  # faithfulness and AP on photographs; classes told apart and a blue object on Scenes; the stamp in two models
         "random": (0.5, 0.4, 0.5, 0.5, 0.5, 0.5),
         "temper": (1.5, 0.6, 1.0, 0.4, 1.0, 0.4),
@@ -146,5 +146,5 @@ def test_the_default_has_the_smallest_worst_case(tmp_path):
     assert error_results.measure_errors(tmp_path, tmp_path / "results") == ["photographs", "scenes"]
     lines = fill_default.write_default(Results(tmp_path / "results")).splitlines()[2:]
     assert [line.split(" | ")[0].strip("| ") for line in lines] == ["temper(question='logit')", "temper"]
-    assert "0.60 | classes told apart, pair" in lines[0]
+    assert "0.60 | class discrimination, pair" in lines[0]
     assert "0.40 | AP, pets" in lines[1]

@@ -43,7 +43,7 @@ def results(tmp_path_factory):
     for name in [one for one in ORDER if one not in SCRIPTS]:
         if name in DRAWN or os.environ.get("VITREOUS_ASSETS"):
             plan = read_plan(STUDY / "plans" / f"{name}.toml")
-            measure.tabulate(name, sheets_of(plan, pictures=60 if name == "tis-disagreement" else 4), folder)
+            measure.tabulate(name, sheets_of(plan, images=60 if name == "tis-disagreement" else 4), folder)
     rows = [
         (model, f"el{k}", method, metric, k / 10 + place / 100)
         for model in ("ViT-Tiny", "DeiT-Tiny")
@@ -110,7 +110,7 @@ def test_a_page_that_differs_from_the_results_is_reported(monkeypatch, tmp_path,
     monkeypatch.setattr(make, "list_pages", lambda: [page])
 
     assert make.main(["--check"]) == 1
-    assert "page.md does not say what the results say" in capsys.readouterr().out
+    assert "page.md differs from the results" in capsys.readouterr().out
 
 
 def test_a_slot_without_a_value_is_refused():

@@ -42,7 +42,7 @@ def small(tmp_path):
 
 @pytest.mark.slow
 def test_a_plan_is_run_once_and_goes_on_where_it_was(small, capsys):
-    assert small("small", "--pictures", "2") == 0
+    assert small("small", "--images", "2") == 0
     assert "2 images, 4 new rows" in capsys.readouterr().out
     assert small() == 0
     assert "3 images, 2 new rows" in capsys.readouterr().out
@@ -57,7 +57,7 @@ def test_shards_of_one_model_are_merged_into_its_store(small, capsys, tmp_path):
     assert small("small", "--model", "scenes", "--merge") == 0
     assert "6 rows added" in capsys.readouterr().out
     sheets = read_store(tmp_path / "runs" / "small@scenes")
-    assert [(sheet.methods, len(sheet.pictures)) for sheet in sheets] == [(("genatt", "random"), 3)]
+    assert [(sheet.methods, len(sheet.images)) for sheet in sheets] == [(("genatt", "random"), 3)]
 
 
 def test_the_time_limit_ends_a_run(small, capsys):

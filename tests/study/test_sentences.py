@@ -29,8 +29,8 @@ def an(effect, low, high, model="ViT-Tiny", metric="faithfulness"):
         ([an(0.031, 0.024, 0.038)], "Yes, by +0.031 [0.024, 0.038] on ViT-Tiny."),
         ([an(-0.02, -0.03, -0.01)], "No, it is worse by 0.020 [0.010, 0.030] on ViT-Tiny."),
         ([an(0.001, -0.003, 0.005)], "No significant difference on ViT-Tiny (+0.001 [−0.003, 0.005])."),
-        ([an(nan, nan, nan)], "Not known on ViT-Tiny."),
-        ([an(0.2, nan, nan)], "Not known on ViT-Tiny."),
+        ([an(nan, nan, nan)], "Unknown on ViT-Tiny."),
+        ([an(0.2, nan, nan)], "Unknown on ViT-Tiny."),
         ([], "Not measured yet."),
         (
             [an(0.031, 0.024, 0.038), an(0.001, -0.003, 0.005, "DeiT-Tiny")],
@@ -55,11 +55,11 @@ def test_several_comparisons_are_counted():
     rows = [an(1, 0.5, 2), an(1, 0.5, 2), an(-1, -2, -0.5), an(0, -1, 1), an(nan, nan, nan)]
 
     assert format_tally(rows) == "better in 2, worse in 1 of 4"
-    assert format_tally([an(0, -1, 1)]) == "no difference in 1"
-    assert format_tally([]) == format_tally([an(nan, nan, nan)]) == "not known"
+    assert format_tally([an(0, -1, 1)]) == "no significant difference in 1"
+    assert format_tally([]) == format_tally([an(nan, nan, nan)]) == "unknown"
     assert (
         format_tally_by_model([an(1, 0.5, 2), an(0, -1, 1, "DeiT-Tiny")], "measures")
-        == "ViT-Tiny: better in 1 of 1 measures; DeiT-Tiny: no difference in 1 measures."
+        == "ViT-Tiny: better in 1 of 1 measures; DeiT-Tiny: no significant difference in 1 measures."
     )
 
 
@@ -73,9 +73,9 @@ def test_the_other_side_of_an_effect():
 def test_orders_are_described_correctly():
     where = ("ViT-Tiny", "val", "x", "y", "all", 9, 50, 0.5, 0.4, 0.6)
 
-    assert describe_agreement(Order(*where, 0.7, 0.6, 0.8)).startswith("go together (ρ = 0.70 [0.60, 0.80]")
-    assert describe_agreement(Order(*where, -0.7, -0.8, -0.6)).startswith("pull apart")
-    assert describe_agreement(Order(*where, 0.1, -0.1, 0.3)).startswith("have no significant order in common")
+    assert describe_agreement(Order(*where, 0.7, 0.6, 0.8)).startswith("positively correlated (ρ = 0.70 [0.60, 0.80]")
+    assert describe_agreement(Order(*where, -0.7, -0.8, -0.6)).startswith("negatively correlated")
+    assert describe_agreement(Order(*where, 0.1, -0.1, 0.3)).startswith("no significant correlation")
     assert describe_agreement(Order(*where, nan, nan, nan)) == "unknown"
 
 
@@ -100,7 +100,7 @@ def test_formatting_of_counts_and_lists():
     assert [join_words(words) for words in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
     assert describe_difference(an(-0.12, -0.16, -0.08)) == "0.120 [0.080, 0.160] below"
     assert describe_difference(an(0.12, -0.01, 0.2)) == "0.120 [−0.010, 0.200] above"
-    assert describe_difference(an(nan, nan, nan)) == "not known beside"
+    assert describe_difference(an(nan, nan, nan)) == "unknown relative to"
     where = ("ViT-Tiny", "val", "x", "y", "all", 9, 50)
     assert format_tau(Order(*where, -0.5, -0.6, 0.1, 0, 0, 0)) == "−0.50 [−0.60, 0.10]"
     assert format_tau(Order(*where, nan, nan, nan, 0, 0, 0)) == format_tau(None) == "–"
@@ -135,4 +135,4 @@ def test_an_end_near_0_shows_its_side_and_equal_differences_have_no_interval():
 def test_few_images_have_no_verdict():
     sure = an(0.1, 0.05, 0.2)
     assert [judge(replace(sure, n=n)) for n in (FEW - 1, FEW)] == ["unknown", "better"]
-    assert format_answer([replace(sure, n=5)]) == "Too few to say on ViT-Tiny (+0.100 on 5 images)."
+    assert format_answer([replace(sure, n=5)]) == "Too few images on ViT-Tiny (+0.100 on 5 images)."

@@ -13,7 +13,7 @@ from vitreous.bench.store import Store
 
 from study.effects import Figure, compute_figures, load_rows  # isort: skip
 from study.sheets import read_store  # isort: skip
-from study.slices import PICTURES, SLICES, Single, select_singles  # isort: skip
+from study.slices import IMAGES_PER_PLAN, SLICES, Single, select_singles  # isort: skip
 
 RESULTS = STUDY / "results"
 CLOSE = (
@@ -24,7 +24,7 @@ CLOSE = (
 def again(plan: str, folder):
     """The slice of a plan run here: every sheet of it."""
     methods, metrics = SLICES[plan]
-    asked = {"images": PICTURES, "methods": list(methods), "metrics": list(metrics), "device": "cpu"}
+    asked = {"images": IMAGES_PER_PLAN, "methods": list(methods), "metrics": list(metrics), "device": "cpu"}
     with Store(folder) as store:
         execute(read_plan(STUDY / "plans" / f"{plan}.toml", **asked), store)
     return read_store(folder)
@@ -81,14 +81,12 @@ def tf32(numbers: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_slice_is_the_first_images_of_the_methods_that_are_asked_about():
-    pictures = ["a", "a", "b", "b", "c", "c", "d", "d"]
+    images = ["a", "a", "b", "b", "c", "c", "d", "d"]
     scores = np.arange(16).reshape(2, 8)
-    found = select_singles(
-        "scenes-pair", [sheet(scores, metric="ap", pictures=pictures, methods=["genatt", "rollout"])]
-    )
+    found = select_singles("scenes-pair", [sheet(scores, metric="ap", images=images, methods=["genatt", "rollout"])])
 
     assert [(one.picture, one.question, one.value) for one in found] == [
         ("a", 0, 0.0), ("a", 1, 1.0), ("b", 0, 2.0), ("b", 1, 3.0), ("c", 0, 4.0), ("c", 1, 5.0),
     ]  # fmt: skip
     assert {one.method for one in found} == {"genatt"}
-    assert select_singles("scenes-pair", [sheet(scores, metric="sparseness", pictures=pictures)]) == []
+    assert select_singles("scenes-pair", [sheet(scores, metric="sparseness", images=images)]) == []

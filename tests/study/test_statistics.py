@@ -24,14 +24,14 @@ def draw():
     return np.random.default_rng(5)
 
 
-def resamples(pictures, draws, seed=0):
+def resamples(images, draws, seed=0):
     """As many sets of questions; the draws of `vitreous.bench.resample`, written out."""
-    names = list(dict.fromkeys(pictures))
+    names = list(dict.fromkeys(images))
     generator, done = np.random.default_rng(seed), 0
     while done < draws:
         count = min(100, draws - done)
         for row in generator.integers(len(names), size=(count, len(names))):
-            yield [place for at in row for place, name in enumerate(pictures) if name == names[at]]
+            yield [place for at in row for place, name in enumerate(images) if name == names[at]]
         done += count
 
 
@@ -48,10 +48,10 @@ def quantiles(values):
 def test_figures_equal_the_reference_implementation(draw):
     scores = draw.normal(size=(3, 14))
     scores[1, 4] = np.nan
-    made = sheet(scores, pictures=[f"p{k // 2}" for k in range(14)])  # two questions an image
+    made = sheet(scores, images=[f"p{k // 2}" for k in range(14)])  # two questions an image
 
     for row, found in zip(scores, compute_figures(made, draws=300), strict=True):
-        drawn = [slow_mean([row[place] for place in places]) for places in resamples(made.pictures, 300)]
+        drawn = [slow_mean([row[place] for place in places]) for places in resamples(made.images, 300)]
         assert [found.mean, found.low, found.high] == pytest.approx([slow_mean(row), *quantiles(drawn)], abs=1e-12)
     assert [found.n for found in compute_figures(made, draws=2)] == [7, 7, 7]
     assert [found.undefined for found in compute_figures(made, draws=2)] == [0, 1, 0]
@@ -69,14 +69,14 @@ def test_an_effect_equals_the_reference_implementation_and_the_library(draw, hig
     sign = 1 if higher else -1
     drawn = [
         sign * (slow_mean(a[places]) - slow_mean(b[places]))
-        for places in resamples([made.pictures[k] for k in kept], 500)
+        for places in resamples([made.images[k] for k in kept], 500)
     ]
     worse, better = sum(one <= 0 for one in drawn), sum(one >= 0 for one in drawn)
     assert (found.effect, found.n) == (pytest.approx(sign * (slow_mean(a) - slow_mean(b))), 11)
     assert [found.low, found.high] == pytest.approx(quantiles(drawn), abs=1e-12)
     assert found.p == pytest.approx(min(1, 2 * (1 + min(worse, better)) / 501))
     theirs = compute_difference_interval(
-        {"score": scores[1]}, {"score": scores[0]}, made.reduce, made.pictures, draws=500
+        {"score": scores[1]}, {"score": scores[0]}, made.reduce, made.images, draws=500
     )
     ours = (found.effect, found.low, found.high) if higher else (-found.effect, -found.high, -found.low)
     assert ours == pytest.approx(theirs, abs=1e-12)
@@ -133,7 +133,7 @@ def test_the_better_half_is_by_the_truth():
 
 def test_other_images_are_not_compared(draw):
     with pytest.raises(LookupError, match="different images"):
-        compare_orders(sheet(np.eye(3)), sheet(np.eye(3), pictures=["a", "b", "c"]))
+        compare_orders(sheet(np.eye(3)), sheet(np.eye(3), images=["a", "b", "c"]))
 
 
 def test_choosing_by_luck_gains_nothing(draw):
@@ -171,7 +171,7 @@ def test_classes_are_compared_image_by_image_within_a_gap(draw):
     label = sheet(scores, probability=np.full(9, 0.1), explained="label")
     order = draw.permutation(9)  # the predicted class may stand in another order
     predicted = sheet(
-        others[:, order], probability=np.full(9, 0.95), explained="predicted", pictures=[f"p{k}" for k in order]
+        others[:, order], probability=np.full(9, 0.95), explained="predicted", images=[f"p{k}" for k in order]
     )
 
     found = {
@@ -181,7 +181,7 @@ def test_classes_are_compared_image_by_image_within_a_gap(draw):
     assert found.keys() == {("m0", "predicted class"), ("m1", "predicted class"), ("m1", "m0")}
     for row in (0, 1):
         assert found[f"m{row}", "predicted class"].effect == pytest.approx((scores[row] - others[row]).mean())
-    drawn = [slow_mean((scores[0] - others[0])[places]) for places in resamples(label.pictures, 2000)]
+    drawn = [slow_mean((scores[0] - others[0])[places]) for places in resamples(label.images, 2000)]
     ours = found["m0", "predicted class"]
     assert [ours.low, ours.high] == pytest.approx(quantiles(drawn), abs=1e-12)
     assert found["m1", "m0"].effect == pytest.approx((scores[1] - scores[0]).mean())
@@ -200,7 +200,7 @@ def test_the_published_order_is_compared_measure_by_measure(draw):
     def tau(places):
         return np.mean([stats.kendalltau(scores[:, places].mean(1), theirs).statistic for scores, theirs in references])
 
-    drawn = np.array([tau(places) for places in resamples(made[0].pictures, 150)])
+    drawn = np.array([tau(places) for places in resamples(made[0].images, 150)])
     low, high = quantiles(drawn - drawn.mean() + tau(list(range(8))))
     assert (found.tau, found.tau_low, found.tau_high) == pytest.approx(
         (tau(list(range(8))), max(low, -1), min(high, 1))
