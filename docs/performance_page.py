@@ -16,9 +16,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from suite.bed import WORDS  # noqa: E402 - the suite lies beside the package
 from suite.row import Row  # noqa: E402
-from suite.table import markdown  # noqa: E402
+from suite.table import format_markdown  # noqa: E402
+from suite.workload import WORDS  # noqa: E402 - the suite lies beside the package
 
 PAGE = ROOT / "docs" / "performance.md"
 FIGURE = "Seconds against tokens, depth, images and masks on logarithmic axes, measured points joined and the theory's slope dotted"
@@ -43,7 +43,7 @@ def filled(page: str, results: Path = RESULTS) -> str:
 
 
 def table(results: dict[str, Any]) -> str:
-    rows = [Row.read(row) for row in results["rows"]]
+    rows = [Row.from_record(row) for row in results["rows"]]
     counts = {
         verdict: sum(row.verdict == verdict for row in rows) for verdict in ("met", "missed", "no target", "failed")
     }
@@ -59,7 +59,7 @@ def table(results: dict[str, Any]) -> str:
         "",
         *(f"    {plain(command)}" for command in results["commands"]),
         "",
-        markdown(rows),
+        format_markdown(rows),
     ]
     return "\n".join(lines)
 

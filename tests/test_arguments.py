@@ -55,7 +55,7 @@ def test_targets_that_are_no_classes(target):
         *(lambda logits: 1 / 0, lambda logits: logits[:, 0].detach(), lambda logits: torch.ones(len(logits))),
     ],
 )
-def test_questions_that_are_no_score_functions(question):
+def test_invalid_score_functions_are_refused(question):
     refused(lambda: vitreous.explain(seen("vit"), pictures(), method="ixg", question=question))
 
 

@@ -38,7 +38,7 @@ def check(monkeypatch, *arguments):
     return atlas.main()
 
 
-def test_the_pages_are_what_the_registry_says(monkeypatch, capsys):
+def test_the_pages_agree_with_the_registry(monkeypatch, capsys):
     assert check(monkeypatch, "--check") == 0, capsys.readouterr().out
 
 
@@ -59,7 +59,7 @@ def test_every_method_has_a_formula_in_one_line(one):
     assert len(one["formula"]) <= 150
 
 
-def test_every_method_is_in_one_family_and_has_its_picture():
+def test_every_method_is_in_one_family_and_has_its_image():
     assert sorted(name for names in words.families().values() for name in names) == sorted(NAMES)
     assert "Others" not in words.families()
     files = {path.stem: path.stat().st_size for path in atlas.IMAGES.glob("*.png")}
@@ -124,7 +124,7 @@ def test_counted_costs_are_the_stated_formula(name):
     assert counter.backwards <= 2 * vit.depth * stated(name, "backwards", options, 16, 48)
 
 
-def test_what_a_picture_decides_is_said_to():
+def test_costs_that_depend_on_the_image_are_marked():
     for name, word in UNKNOWN.items():
         assert word in vitreous.resolve(name).facts.forwards
         assert COSTS[name][0] > 1
@@ -142,7 +142,7 @@ def test_every_option_of_every_method_has_a_meaning():
     assert unexplained == []
 
 
-def test_the_command_line_says_what_options_mean(capsys, monkeypatch):
+def test_the_command_line_explains_options(capsys, monkeypatch):
     from vitreous.cli.main import main
 
     monkeypatch.setenv("COLUMNS", "200")

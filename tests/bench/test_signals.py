@@ -136,7 +136,7 @@ def group_is_gone(group: int) -> bool:
     ],
     ids=["parent", "group", "alone"],
 )
-def test_a_stopped_run_keeps_its_rows_and_goes_on(
+def test_a_stopped_run_keeps_its_rows_and_continues(
     starter: subprocess.Popen[str],
     tmp_path: Path,
     original: Path,
@@ -164,7 +164,7 @@ def test_a_stopped_run_keeps_its_rows_and_goes_on(
     assert all(told(folder, kind) == told(original, kind) for kind in ("scores", "maps"))
 
 
-def test_a_map_that_is_stopped_says_so_too(starter: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_a_stopped_map_run_is_reported(starter: subprocess.Popen[str], tmp_path: Path) -> None:
     command = ["map", "scenes:single?count=2", "--model", "scenes", "-x", "genatt", "--slice", "1"]
     paused = PausedRun(starter, tmp_path, [*command, "--out", str(tmp_path / "maps")])
 
@@ -198,7 +198,7 @@ def test_a_signal_raises_inside_and_the_handlers_come_back(number: int) -> None:
 
 
 @pytest.mark.usefixtures("defaults")
-def test_a_handler_of_the_caller_is_left_alone() -> None:
+def test_signal_handlers_of_the_caller_are_restored() -> None:
     received = []
     signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
 

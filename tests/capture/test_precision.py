@@ -104,7 +104,7 @@ def test_bfloat16_belongs_to_one_thread(vit, images):
     assert not torch.equal(half, usual)
 
 
-def test_autocast_around_a_call_does_not_reach_a_precision_that_was_asked_for(vit, images):
+def test_autocast_does_not_affect_a_requested_precision(vit, images):
     with torch.autocast("cpu", torch.bfloat16):
         exact = vitreous.explain(vit, images, 0, "temper", precision="float32").patches
 

@@ -95,7 +95,7 @@ def test_two_named_classes_share_the_frame(two):
     assert np.array_equal(sample.rivals[2], zebras)
 
 
-def test_crowds_count_as_told_and_their_boxes_never(two):
+def test_crowds_count_by_option_and_their_boxes_never(two):
     sample = open_dataset(f"coco:{two}?classes=zebra&crowd=object&cover=0.2")[0]
 
     assert sample.boxes.tolist() == [[0, 0, 4, 6], [10, 6, 12, 8]]

@@ -113,7 +113,7 @@ def test_check_prints_plain_lines_of_progress_in_a_pipe(log, monkeypatch, capsys
     assert "not tried" in capsys.readouterr().out
 
 
-def test_a_run_prints_plain_lines_and_an_interruption_says_what_is_kept(log):
+def test_a_run_prints_plain_lines_and_an_interruption_lists_finished_results(log):
     def interrupted_run() -> None:
         with run_display(Path("runs/x")) as display:
             log.wait_for("preparing (")

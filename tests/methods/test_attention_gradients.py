@@ -128,14 +128,14 @@ def test_bt_is_its_matrices(family, start):
     same(fast(f"btt(start={start}, steps=3)", family), slowly(slow_bt, family, tokens_by_length, start))
 
 
-def test_layerscale_belongs_to_what_a_token_sends_unless_told_otherwise():
+def test_layerscale_is_included_by_default():
     without = fast("btt(start=1, steps=3, layerscale=False)", "vit-mean")
 
     same(without, slowly(slow_bt, "vit-mean", unscaled, 1))
     assert (without - fast("btt(start=1, steps=3)", "vit-mean")).abs().max() > 1e-3 * without.abs().max()
 
 
-def test_other_questions_reach_bt():
+def test_bt_supports_other_score_functions():
     slow = slowly(slow_bt_of_probability, "vit-mean", question="probability")
 
     same(fast("bth(start=1, steps=3)", "vit-mean", "probability"), slow)
@@ -199,7 +199,7 @@ def test_variants_keep_the_promises_of_their_method(spec, vits):
     ("spec", "forwards", "blocks_back"),
     [("tam(steps=6)", 7, 6), ("bth(steps=6, start=1)", 7, 6 + 3), ("btt(steps=6)", 7, 6)],
 )
-def test_only_the_last_block_is_walked_back_on_the_way(spec, forwards, blocks_back):
+def test_only_the_last_block_has_a_backward_pass_along_the_path(spec, forwards, blocks_back):
     counter, vit = Counter(), seen("vit")
     with counter.watching(vit) as watched:
         resolve(spec)(Probe(watched, pictures(), torch.tensor(TARGETS)))
@@ -232,7 +232,7 @@ def test_where_the_authors_begin():
         ("tam+plus", "vit", "no signal per layer"),
     ],
 )
-def test_what_does_not_fit_says_what_would(spec, family, sentence):
+def test_invalid_arguments_are_refused_with_valid_alternatives(spec, family, sentence):
     with pytest.raises((SpecError, ModelError), match=sentence):
         fast(spec, family)
 

@@ -88,7 +88,7 @@ def test_intervals_of_kernelshap_contain_the_exact_values(exact):
 
 
 @pytest.mark.slow
-def test_intervals_of_bayes_contain_what_many_samples_say(exact):
+def test_intervals_of_bayes_contain_the_value_with_many_samples(exact):
     probe, space, _, _ = exact
     if space == "pixels":
         pytest.skip("bayes removes tokens; the same model class is tested with them")

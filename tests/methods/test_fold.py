@@ -30,7 +30,7 @@ def rolled(fold, dtype: torch.dtype, sizes: list[float], **options: object) -> T
 
 
 @pytest.mark.parametrize(("fold", "options"), [(rollout, {"form": "half"}), (plus, {"mode": "restart"})])
-def test_what_would_overflow_is_scaled(fold, options):
+def test_rows_that_would_overflow_are_scaled(fold, options):
     single = rolled(fold, torch.float32, [1.0, 1e3], **options).double()
     double = rolled(fold, torch.float64, [1.0, 1e3], **options)
 

@@ -319,7 +319,7 @@ def test_norm_based_attention_is_reproduced_layer_by_layer(golden):
             golden.compare("attin_official", f"attin(row='cls', part='{part}')+at(layer={layer})", rows[:, layer])
 
 
-def test_what_the_head_reads_is_the_row_of_the_published_matrix(golden):
+def test_the_readout_is_the_published_row_of_the_matrix(golden):
     if golden.entry("genatt_matrix") is None:
         pytest.skip(f"no matrix for {golden.name}")
     matrix = golden.arrays("genatt_matrix")["top"]

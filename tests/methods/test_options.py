@@ -47,7 +47,7 @@ def test_a_complete_method_is_complete_at_every_start_of_a_sum(spec):
         assert vitreous.explain(vit, images, 0, spec.replace("@libra", "")).residual is None
 
 
-def test_a_flat_map_cannot_be_stretched_and_says_so():
+def test_rescaling_a_constant_map_is_reported():
     from vitreous.methods.attention import rectify
 
     found = rectify(torch.tensor([[-1.0, -2.0, -3.0], [0.0, 1.0, 3.0]]), relu=True, minmax=True)

@@ -48,7 +48,7 @@ def test_presence_is_the_slope_of_the_answer_as_a_token_fades(family):
 
 
 @pytest.mark.parametrize("family", ["vit-even", "vit-mean", "deit-distilled"])
-def test_a_token_that_faded_has_left(family):
+def test_a_token_with_presence_zero_equals_a_removed_token(family):
     probe = Probe(seen(family), pictures(), torch.tensor(TARGETS))
     keep = torch.rand(2, 1, 12, generator=torch.Generator().manual_seed(0)) < 0.5
 

@@ -144,7 +144,7 @@ def test_regions_of_pixels_give_errors_of_patches_or_of_the_pixels_of_a_black_bo
     assert (pixels.stderr > 0).all()
 
 
-def test_intervals_of_a_regression_cover_as_often_as_they_say():
+def test_intervals_of_a_regression_have_their_nominal_coverage():
     draw = torch.Generator().manual_seed(0)
     truth = torch.tensor([1.0, -2.0, 0.5, 0.0]).double()
     inside = 0
@@ -210,7 +210,7 @@ def test_a_plot_draws_lines_over_unsettled_scores():
         ("anneal(coalitions=64, seed={})", "anneal(coalitions=2000, seed=99)"),
     ],
 )
-def test_intervals_contain_what_many_samples_say(few, many):
+def test_intervals_contain_the_value_with_many_samples(few, many):
     vit, images = seen("vit-even"), pictures()
     limit = vitreous.explain(vit, images, TARGETS, many)
     expected, inside = limit.patches, []

@@ -53,7 +53,7 @@ def test_every_metric_keeps_the_shapes_that_it_annotates(spec):
     assert world.measured(metric).scores.shape == (len(world),)
 
 
-def test_the_adder_is_what_it_says():
+def test_the_adder_model_adds_its_inputs():
     world = make_additive_batch()
     probe = Probe(world.vit, world.images, world.targets)
     shares = 2 * world.maps.patches
@@ -78,7 +78,7 @@ def break_with(sentence: str, function, **facts) -> None:
         METRICS.discard("broken")
 
 
-def test_each_law_can_be_broken():
+def test_each_contract_test_can_fail():
     def total(attribution):
         return attribution.patches.sum(-1)
 

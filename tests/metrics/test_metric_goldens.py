@@ -149,7 +149,7 @@ def with_noise(golden, probe, attribution, verb, steps, reference) -> torch.Tens
     return said.probability("explained")[0]
 
 
-def test_the_order_of_pixels_is_the_published_one(golden):
+def test_the_order_of_pixels_is_as_published(golden):
     from vitreous.metrics.order import pixel_ranks
 
     reference = arrays(golden, "metric_tis_insertion_deletion")["genatt_order"].astype(np.int64)

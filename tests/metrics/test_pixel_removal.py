@@ -104,7 +104,7 @@ def test_the_difference_is_the_difference():
 # ── baselines ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_baselines_are_as_published_and_as_the_words_say():
+def test_baselines_are_as_published_and_documented():
     asked = probe("vit")
     mean, std = torch.tensor(MEAN).double()[:, None, None], torch.tensor(STD).double()[:, None, None]
     pixels = asked.images * std + mean
@@ -142,7 +142,7 @@ def test_rises_blur_is_a_folded_gaussian_over_zeros():
     torch.testing.assert_close(baseline_of(asked, "blur-rise"), own)
 
 
-def test_noise_belongs_to_the_picture():
+def test_noise_depends_only_on_the_image():
     together = baseline_of(probe("vit"), "random", seed=3)
 
     for row in range(COUNT):
@@ -153,7 +153,7 @@ def test_noise_belongs_to_the_picture():
 # ── steps ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_steps_end_with_the_whole_picture():
+def test_steps_end_with_the_whole_image():
     assert count_replaced_pixels(50176, 224, False) == [224 * k for k in range(1, 225)]
     assert count_replaced_pixels(50176, 28, True) == [1792 * k for k in range(29)]
     assert count_replaced_pixels(10, 4, False) == [3, 6, 9, 10]
@@ -184,7 +184,7 @@ def test_endpoints_are_those_of_the_preset():
 
 
 @pytest.mark.parametrize("spec", ["insertion(steps=6)", "deletion(steps=6, baseline='random')"])
-def test_a_picture_scores_the_same_alone_in_a_batch_and_in_chunks(spec, monkeypatch):
+def test_an_image_scores_the_same_alone_in_a_batch_and_in_chunks(spec, monkeypatch):
     several = probe("vit-mean", share=2)
     attribution = maps(several)
     together = measured(spec, attribution, several)
@@ -199,7 +199,7 @@ def test_a_picture_scores_the_same_alone_in_a_batch_and_in_chunks(spec, monkeypa
     torch.testing.assert_close(chunked.curve, together.curve, rtol=0, atol=1e-12)
 
 
-def test_pictures_never_exist_all_at_once(monkeypatch):
+def test_perturbed_images_are_created_in_chunks(monkeypatch):
     monkeypatch.setattr("vitreous.capture.probe.rows_that_fit", lambda *_: 7)
     asked, alive = probe("vit"), []
     run_model = asked.run_model

@@ -125,7 +125,7 @@ def test_metrics_of_one_map_share_their_forwards(monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_picture_scores_the_same_alone_in_a_batch_and_with_other_targets(name):
+def test_an_image_scores_the_same_alone_in_a_batch_and_with_other_targets(name):
     several = probe("vit-mean", share=2)
     attribution = maps(several)
     together = measured(name, attribution, several)
@@ -146,7 +146,7 @@ def test_the_size_of_the_chunks_does_not_matter(name, monkeypatch):
     torch.testing.assert_close(measured(name, attribution, probe("vit")).curve, found.curve, rtol=0, atol=1e-12)
 
 
-def test_equal_scores_go_in_an_order_that_only_the_picture_decides():
+def test_ties_are_ordered_by_the_image_content():
     asked = probe("vit")
     flat = Attribution(torch.full((COUNT, 12), 0.3, dtype=torch.float64), asked.layout, asked.targets, "given")
     found = measured("deletion_aopc", flat, asked)
@@ -200,7 +200,7 @@ def test_a_pixel_map_is_measured_by_its_patches():
     torch.testing.assert_close(by_pixels.scores, by_patches.scores)
 
 
-def test_affine_maps_score_alike():
+def test_affine_transformations_of_a_map_do_not_change_its_score():
     asked = probe("vit")
     attribution = maps(asked)
     stretched = Attribution(3 * attribution.patches - 7, asked.layout, asked.targets, "given")
@@ -209,7 +209,7 @@ def test_affine_maps_score_alike():
         assert torch.equal(measured(name, attribution, asked).scores, measured(name, stretched, asked).scores)
 
 
-def test_what_cannot_be_measured_is_refused_in_a_sentence():
+def test_unsupported_evaluations_are_refused_with_a_message():
     asked = probe("vit")
     attribution = maps(asked)
 

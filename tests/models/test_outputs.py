@@ -69,7 +69,7 @@ def test_every_way_to_name_the_one_output_explains_its_value(target, shift):
 
 
 @pytest.mark.parametrize("spec", BY_DEFAULT_A_PROBABILITY)
-def test_the_value_is_asked_where_a_paper_asks_for_the_probability(spec):
+def test_the_value_is_explained_also_by_methods_of_the_probability(spec):
     vit = regression(60.0)
 
     found = vitreous.explain(vit, pictures(), method=spec)
@@ -114,7 +114,7 @@ def test_a_black_box_with_one_output_is_a_number_too():
     assert found.names == ("light", "light")
 
 
-def test_captions_say_the_value():
+def test_captions_contain_the_value():
     found = vitreous.explain(regression(60.0, classes=["age"]), pictures(), method="ixg")
 
     assert describe_target(found[0]) == f"age = {Z[0] + 60:.4g}"
@@ -147,7 +147,7 @@ def test_a_model_with_one_number_keeps_the_contract():
 
 
 @pytest.mark.parametrize("given", [{"outputs": "binary"}, {"classes": ["no", "yes"]}])
-def test_a_binary_classifier_says_so(given):
+def test_a_binary_classifier_is_declared(given):
     vit = vitreous.wrap(tiny("vit-one-output"), **given)
 
     found = vitreous.explain(vit, pictures(), [[0, 1], [0, 1]], "ixg")
@@ -234,7 +234,7 @@ def test_names_of_one_output_are_one_or_two():
             vitreous.wrap(tiny("vit-one-output"), classes=["a"], outputs="binary", black_box=black_box)
 
 
-def test_names_that_a_replaced_head_left_behind_are_dropped():
+def test_class_names_of_a_replaced_head_are_dropped():
     model = build("vit")
     model.num_classes = 1000  # as a timm model says whose head was replaced by hand
 
@@ -245,7 +245,7 @@ def test_names_that_a_replaced_head_left_behind_are_dropped():
 # ── parts put together by hand ───────────────────────────────────────────────────────────────────
 
 
-def test_a_model_put_together_by_hand_is_asked_for_its_outputs():
+def test_a_hand_built_model_needs_its_outputs_declared():
     by_hand = from_timm(tiny("vit"))
 
     with pytest.raises(ModelError, match="known once it has answered an image"):
@@ -285,11 +285,11 @@ def map_of(scores: list[float], score: float | None, method: str = "ixg") -> Att
         ([float("nan"), float("nan")], 1.0, "ixg", False),
     ],
 )
-def test_a_map_that_is_negligible_against_the_score_says_so(scores, score, method, negligible):
+def test_a_negligible_map_has_a_caveat(scores, score, method, negligible):
     assert map_of(scores, score, method).negligible.tolist() == [negligible]
 
 
-def test_a_saturated_probability_is_told_and_the_logit_is_not():
+def test_a_saturated_probability_has_a_caveat_and_the_logit_has_none():
     model = build("vit")
     with torch.no_grad():
         model.head.bias[2] += 60

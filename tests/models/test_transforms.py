@@ -128,7 +128,7 @@ def test_hugging_face_processors_become_a_preprocess(family, backend):
         torch.testing.assert_close(preprocess(noise(*size)), own, atol=1e-5, rtol=1e-5)
 
 
-def test_the_whole_image_comes_back_where_there_is_no_crop():
+def test_maps_cover_the_whole_image_without_a_crop():
     preprocess = as_preprocess(EXACT["v1 without a crop"])
 
     assert preprocess.window((64, 200)) == (0, 0, 200, 64)
@@ -160,7 +160,7 @@ OPAQUE = {
 
 
 @pytest.mark.parametrize("name", OPAQUE)
-def test_a_transform_of_unknown_geometry_is_used_as_it_is_and_says_so(name):
+def test_a_transform_of_unknown_geometry_is_used_with_a_caveat(name):
     with pytest.warns(Caveat, match="geometry of preprocess=.* not known: maps are drawn on what the model saw"):
         preprocess = as_preprocess(OPAQUE[name])
 
@@ -208,7 +208,7 @@ def jitter(image: Image.Image) -> torch.Tensor:
         ("vit", "not 'str'"),
     ],
 )
-def test_what_cannot_prepare_images_is_refused_in_one_sentence(given, sentence):
+def test_invalid_transforms_are_refused_with_a_message(given, sentence):
     with pytest.raises(ModelError, match=sentence) as caught:
         as_preprocess(given)
 
@@ -223,7 +223,7 @@ def module():
     return tiny_vits(torch.float32)["class token"].module
 
 
-def test_wrap_takes_a_transform_and_brings_the_map_back(module):
+def test_wrap_accepts_a_transform_and_maps_return_to_the_image(module):
     transform = v1.Compose([v1.Resize(32), v1.CenterCrop(32), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.5] * 3)])
     image = noise(60, 40)
 
@@ -234,7 +234,7 @@ def test_wrap_takes_a_transform_and_brings_the_map_back(module):
     assert "not known" not in page_of(attribution)
 
 
-def test_a_map_of_unknown_geometry_is_drawn_on_what_the_model_saw(module):
+def test_a_map_of_unknown_geometry_is_drawn_on_the_model_input(module):
     with pytest.warns(Caveat, match="own_callable"):
         vit = vitreous.wrap(module, preprocess=own_callable)
 
@@ -253,7 +253,7 @@ def page_of(attribution: vitreous.Attribution) -> str:
     return " ".join(text.get_text() for text in attribution.plot().texts)
 
 
-def test_a_module_from_a_folder_brings_the_processor_that_lies_there(tmp_path):
+def test_a_module_from_a_folder_uses_the_processor_in_it(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.ViTConfig(
         hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=32, patch_size=16

@@ -119,7 +119,7 @@ UNSUITED: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 
 @pytest.mark.parametrize("case", UNSUITED)
-def test_a_model_is_refused_in_one_sentence_and_left_as_it_was(case):
+def test_an_unsuited_model_is_refused_and_not_modified(case):
     make, sentence = UNSUITED[case]
     module = make()
     before = fingerprint(module)

@@ -36,7 +36,7 @@ def images(count: int = 2, channels: int = 3, size: int = 32) -> Tensor:
 # ── fall back ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_swin_is_seen_through_as_a_network_by_every_entry_point():
+def test_a_swin_is_a_network_for_every_entry_point():
     module = swin()
     before = fingerprint(module)
 
@@ -103,7 +103,7 @@ class Doubled(timm.models.VisionTransformer):
         return 2 * super().forward(x)
 
 
-def test_an_image_size_that_is_not_known_is_asked_for():
+def test_a_missing_image_size_is_requested():
     module = nn.Sequential(nn.Conv2d(3, 4, 4, 4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 64, 3)).double()
 
     with pytest.raises(
@@ -120,7 +120,7 @@ def test_class_names_fit_the_outputs_of_a_network():
     assert vitreous.wrap(swin(num_classes=1), outputs="binary").outputs == 2
 
 
-def test_a_network_without_a_classifier_is_asked_for_a_score():
+def test_a_network_without_a_classifier_needs_a_score():
     module = swin(num_classes=0)
 
     with pytest.raises(ModelError, match=r"has no classifier \(num_classes=0\)"):
@@ -230,7 +230,7 @@ class Tripled(nn.Module):
 
 
 @pytest.mark.slow
-def test_check_says_what_a_network_is_not_capable_of(capsys):
+def test_check_lists_methods_that_a_network_does_not_support(capsys):
     arguments = [f"--model-arg={key}={value}" for key, value in SWIN.items() if not isinstance(value, tuple)]
 
     assert main(["check", "--model", "timm:swin_tiny_patch4_window7_224", "--no-pretrained", "--json", *arguments]) == 0
@@ -242,7 +242,7 @@ def test_check_says_what_a_network_is_not_capable_of(capsys):
 
 
 @pytest.mark.slow
-def test_check_says_what_a_black_box_is_not_capable_of(capsys):
+def test_check_lists_methods_that_a_black_box_does_not_support(capsys):
     arguments = ["--model", "timm:resnet10t", "--no-pretrained", "--black-box", "--size", "32", "--json"]
 
     assert main(["check", *arguments]) == 0

@@ -24,7 +24,7 @@ from vitreous.report.gallery import choose_questions, compute_margins
 from vitreous.report.stored_run import read_run
 
 
-def test_outward_is_better_whatever_the_metric_says() -> None:
+def test_outward_on_a_radar_is_better_for_every_metric() -> None:
     radii, ends = scale_outward(np.array([[0.9, 0.9, 1.0], [0.1, 0.1, 1.0], [np.nan, 0.5, 1.0]]), [1, -1, 1])
 
     assert radii[:, 0].tolist()[:2] == [1.0, pytest.approx(INNER)]
@@ -167,7 +167,7 @@ def test_the_gallery_begins_with_the_best_and_the_worst_disagreement(tmp_path: P
     assert len(choose_questions(block, found, 99)) == 5
 
 
-def test_a_picture_is_in_the_gallery_once(tmp_path: Path) -> None:
+def test_an_image_is_in_the_gallery_once(tmp_path: Path) -> None:
     rows = [
         row(
             metric="ap",

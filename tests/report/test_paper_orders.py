@@ -59,7 +59,7 @@ def test_all_radars_and_curves_of_skipplus_have_an_order():
         (float("nan"), float("nan"), []),
     ],
 )
-def test_an_interval_agrees_with_what_is_expected(low, high, agreeing):
+def test_an_interval_agrees_with_the_expected_order(low, high, agreeing):
     difference = PairedDifference(0.1, low, high)
 
     expectations = ("better", "not worse", "equal", "one not worse")

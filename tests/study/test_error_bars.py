@@ -113,7 +113,7 @@ def test_shards_share_the_batches_of_photographs(monkeypatch):
     assert [*error_maps.read_places("pets", vit, places, 4)] == [list(places)]
 
 
-def test_rows_of_what_was_not_measured_again_stay(tmp_path):
+def test_rows_that_were_not_measured_again_are_kept(tmp_path):
     results = tmp_path / "results"
     for value, models in ((0.1, ("ViT-Tiny", "DeiT-Tiny")), (0.3, ("ViT-Tiny",))):
         rows = [f"{model},pets,a,tis(masks=64),ap,{value}" for model in models]

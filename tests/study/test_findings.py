@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-def test_pages_and_quoted_numbers_are_those_of_the_study():
+def test_pages_and_quoted_numbers_agree_with_the_results():
     told = subprocess.run(
         [sys.executable, str(ROOT / "docs" / "study" / "make.py"), "--check"],
         capture_output=True,

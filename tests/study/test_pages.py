@@ -124,14 +124,14 @@ def filled_pages(results):
 
 
 @pytest.mark.slow
-def test_every_page_can_be_filled_twice_and_says_the_same(results, filled_pages):
+def test_filling_a_page_twice_gives_the_same_text(results, filled_pages):
     for page, once in filled_pages.items():
         assert pages.fill_page(once, results, page.name) == once
         assert once.count("<!-- end -->") == page.read_text().count("<!-- end -->")
 
 
 @pytest.mark.slow
-def test_made_up_results_fill_every_slot_with_something(results, assets):
+def test_made_up_results_fill_every_slot(results, assets):
     unfilled = [name for name, fill in pages.FILLS.items() if "Not measured yet" in fill(results)]
 
     assert unfilled == []

@@ -63,7 +63,7 @@ def test_no_image_is_both_chosen_by_and_confirmed_on(name, assets):
     assert all(halves.values())
 
 
-def test_what_the_pages_compare_is_in_the_plans(assets):
+def test_methods_that_the_pages_compare_are_in_the_plans(assets):
     skipplus, start = (set(plan_of(name).methods) for name in ("skipplus", "skipplus-start"))
     tokentm, tis, grid = (set(plan_of(name).methods) for name in ("tokentm", "tis", "newer-grid"))
 
@@ -87,7 +87,7 @@ def test_there_are_pairs_to_compare(name, assets):
 
 
 @pytest.mark.parametrize("name", [name for name in PLANS if name.startswith("beyond")])
-def test_what_is_averaged_over_coalitions_can_be(name, assets):
+def test_averaged_methods_are_class_specific(name, assets):
     from vitreous.methods.anneal import averaged_method
     from vitreous.methods.spec import resolve
 
@@ -113,7 +113,7 @@ def test_ours_are_compared_with_others_and_all_with_tis():
     assert ("genatt", "tokentm") not in found
 
 
-def test_what_was_chosen_is_compared_with_every_alternative_of_the_plan(assets):
+def test_selected_variants_are_compared_with_every_alternative_of_the_plan(assets):
     methods = set(plan_of("beyond-choose").methods)
     said = [*names.TEMPER_LESS.values(), *names.FUSE_LESS.values(), *names.ANNEAL_LESS.values()]
 

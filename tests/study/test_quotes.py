@@ -31,13 +31,13 @@ def quotes(tmp_path):
     return Quotes(Results(tmp_path))
 
 
-def test_what_was_concluded_follows_from_the_committed_results():
+def test_conclusions_follow_from_the_committed_results():
     tables_only = {"error-bars", "reproduction"}  # they show figures and draw no conclusion
     assert set(CONCLUSIONS) == {page.stem for page in list_pages()} - {"index"} - tables_only
     assert find_contradictions(Results()) == []
 
 
-def test_no_interval_of_ours_is_typed_by_hand():
+def test_no_interval_is_typed_by_hand():
     for page in list_pages():
         by_hand = SLOT.sub("", page.read_text(encoding="utf-8"))
         assert not INTERVAL.search(by_hand), page.name
@@ -74,7 +74,7 @@ def test_numbers_are_looked_up(quotes):
         (lambda quotes: quotes.require(False, "the sky is green"), "the sky is green"),
     ],
 )
-def test_a_sentence_that_the_results_contradict_is_named(quotes, ask, words):
+def test_claims_that_the_results_contradict_are_reported(quotes, ask, words):
     ask(quotes)
 
     assert len(quotes.errors) == 1
@@ -82,7 +82,7 @@ def test_a_sentence_that_the_results_contradict_is_named(quotes, ask, words):
 
 
 @pytest.mark.slow
-def test_a_contradiction_is_named_with_its_page_and_fails_the_check(monkeypatch, capsys):
+def test_a_contradiction_is_reported_with_its_page_and_fails_the_check(monkeypatch, capsys):
     monkeypatch.setitem(CONCLUSIONS, "tis", lambda quotes: quotes.require(False, "TIS is last") or format_list())
 
     assert make.main(["--check"]) == 1

@@ -41,7 +41,7 @@ def small(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_plan_is_run_once_and_goes_on_where_it_was(small, capsys):
+def test_a_plan_is_run_once_and_continues_where_it_stopped(small, capsys):
     assert small("small", "--images", "2") == 0
     assert "2 images, 4 new rows" in capsys.readouterr().out
     assert small() == 0
@@ -66,7 +66,7 @@ def test_the_time_limit_ends_a_run(small, capsys):
 
 
 @pytest.mark.slow
-def test_a_failing_plan_is_reported_in_one_sentence_and_the_others_run(small, capsys, tmp_path):
+def test_a_failing_plan_is_reported_and_the_others_run(small, capsys, tmp_path):
     (tmp_path / "fails.toml").write_text(PLAN.replace("genatt", "genat"))
 
     assert small() == 1
@@ -76,7 +76,7 @@ def test_a_failing_plan_is_reported_in_one_sentence_and_the_others_run(small, ca
 
 
 @pytest.mark.slow
-def test_plans_at_once_are_each_in_a_process_and_one_that_fails_is_said_by_name(small, capsys, tmp_path):
+def test_parallel_plans_run_in_processes_and_failures_are_reported_by_name(small, capsys, tmp_path):
     (tmp_path / "fails.toml").write_text(PLAN.replace("genatt", "genat"))
 
     assert small("--jobs", "2") == 1
@@ -105,7 +105,7 @@ def test_a_name_that_is_no_plan_is_refused(small, capsys):
 
 
 @pytest.mark.slow
-def test_a_map_that_knows_no_class_does_not_separate_zebra_and_elephant(assets):
+def test_a_class_agnostic_map_does_not_separate_zebra_and_elephant(assets):
     vit = vitreous.load(
         "timm:vit_tiny_patch16_224",
         checkpoint=assets / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors",

@@ -42,7 +42,7 @@ def an(effect, low, high, model="ViT-Tiny", metric="faithfulness"):
         ),
     ],
 )
-def test_an_answer_is_one_plain_sentence(effects, said):
+def test_answers_are_formatted(effects, said):
     assert format_answer(effects) == said
 
 
@@ -118,7 +118,7 @@ def test_a_map_costs_its_passes_by_the_patches_in_them():
     assert count_passes("cat") == 3
 
 
-def test_methods_are_ours_or_somebodys():
+def test_methods_are_classified_as_ours_or_published():
     assert [classify_method(one) for one in ("temper", "presence", "anneal", "fullgrad@tempered+plus")] == ["ours"] * 4
     assert [classify_method(one) for one in ("decompx+plus", "tokentm", "tis(masks=256)")] == ["published"] * 3
     assert classify_method("attnlrp(question='probability')+plus") == "new score"

@@ -80,7 +80,7 @@ def tf32(numbers: torch.Tensor) -> torch.Tensor:
     return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
 
 
-def test_a_slice_is_the_first_images_of_the_methods_that_are_asked_about():
+def test_a_slice_has_the_first_images_of_the_selected_methods():
     images = ["a", "a", "b", "b", "c", "c", "d", "d"]
     scores = np.arange(16).reshape(2, 8)
     found = select_singles("scenes-pair", [sheet(scores, metric="ap", images=images, methods=["genatt", "rollout"])])

@@ -122,7 +122,7 @@ def test_orders_equal_the_reference_implementation(draw):
     assert found.tau_low <= found.tau <= found.tau_high
 
 
-def test_the_better_half_is_by_the_truth():
+def test_the_better_half_is_selected_by_ground_truth():
     truth = sheet(np.arange(6.0)[:, None] + np.zeros((6, 4)), metric="ap")
     metric = sheet(np.array([9, 8, 7, 1, 2, 3.0])[:, None] + np.zeros((6, 4)), metric="aopc")
 
@@ -136,7 +136,7 @@ def test_other_images_are_not_compared(draw):
         compare_orders(sheet(np.eye(3)), sheet(np.eye(3), images=["a", "b", "c"]))
 
 
-def test_choosing_by_luck_gains_nothing(draw):
+def test_selection_on_noise_gains_nothing(draw):
     noise = sheet(draw.normal(size=(12, 400)))
     starts = {k: f"m{k}" for k in range(12)}
     real = sheet(draw.normal(0, 0.1, size=(12, 60)) + np.where(np.arange(12) == 2, 1.0, 0.0)[:, None])
@@ -146,7 +146,7 @@ def test_choosing_by_luck_gains_nothing(draw):
     assert compute_regret(real, starts, 2).effect == 0
 
 
-def test_cells_are_chosen_on_one_half_and_counted_on_the_other():
+def test_cells_are_selected_on_one_half_and_evaluated_on_the_other():
     choose = sheet(np.array([[0.9] * 4, [0.5] * 4, [0.8] * 4, [0.1] * 4]))
     confirm = sheet(np.array([[0.2] * 4, [0.9] * 4, [0.6, 0.7, 0.6, 0.7], [0.99] * 4]))
 
@@ -156,7 +156,7 @@ def test_cells_are_chosen_on_one_half_and_counted_on_the_other():
     assert (here.effect, there.effect) == (pytest.approx(-0.1), pytest.approx(0.45))
 
 
-def test_more_than_one_cell_is_carried_over_in_the_order_of_the_choosing_half():
+def test_several_cells_are_confirmed_in_the_order_of_the_selection_half():
     choose = sheet(np.array([[0.9] * 4, [0.5] * 4, [0.8] * 4, [0.95] * 4]))
     confirm = sheet(np.array([[0.2] * 4, [0.9] * 4, [0.6] * 4, [0.1] * 4]))
 
@@ -236,7 +236,7 @@ def test_gaps_hold_wrong_images_alone():
     assert len(GAPS) == 4
 
 
-def test_every_image_is_in_one_band_of_sureness():
+def test_every_image_is_in_one_range_of_probabilities():
     scores = np.array([[1.0, 2.0, 3.0, 4.0, 5.0], [0.0, 0.0, 0.0, 0.0, 1.0]])
     made = sheet(scores, probability=np.array([0.0, 0.49, 0.5, 0.9, 1.0]))
 

@@ -22,7 +22,7 @@ def rows_of(text):
     return [[one.strip().replace("\u00a0", " ") for one in line.strip("|").split("|")] for line in text.splitlines()]
 
 
-def test_methods_stand_in_the_order_that_is_asked_for_and_the_best_is_bold():
+def test_methods_are_sorted_and_the_best_is_bold():
     rows = [a("x", 0.2), a("y", 0.4), a("x", 0.9, "less", metric="lodds"), a("y", 0.8, "less", metric="lodds")]
     head, _, first, second = rows_of(format_ranking(rows, ["ap", "lodds"], by="ap"))
 
@@ -50,7 +50,7 @@ def test_metrics_without_a_direction_have_no_best_method():
     )
 
 
-def test_two_models_have_columns_of_their_own():
+def test_two_models_have_separate_columns():
     head = rows_of(format_ranking([a("x", 0.2), a("x", 0.3, model="DeiT-Tiny")], ["ap"]))[0]
 
     assert head == ["method", "AP ↑<br>ViT-Tiny", "AP ↑<br>DeiT-Tiny"]
@@ -65,7 +65,7 @@ def test_an_empty_result_is_reported():
     )
 
 
-def test_effects_are_marked_by_what_their_interval_says():
+def test_effects_are_marked_by_their_interval():
     def an(low, high, model="ViT-Tiny"):
         return Effect(model, "val", "", "ap", "x", "y", 9, (low + high) / 2, low, high, 0.1)
 
@@ -80,7 +80,7 @@ def test_effects_are_marked_by_what_their_interval_says():
     assert rows_of(text)[2:] == [["X", "**+0.200 [0.100, 0.300]**", "*−0.200 [−0.300, −0.100]*"], ["Z", "–", "–"]]
 
 
-def test_the_metric_nearest_to_the_truth_is_bold_and_the_ceiling_last():
+def test_the_metric_closest_to_ground_truth_is_bold_and_the_ceiling_is_last():
     def an(metric, tau):
         return Order("Scenes", "pair", metric, "ap", "all", 9, 9, tau, tau - 0.1, tau + 0.1, tau, tau, tau)
 

@@ -118,7 +118,7 @@ def test_a_mura_model_has_one_output_and_learns_with_patches_missing(tmp_path, r
 
 
 @pytest.mark.slow
-def test_errors_are_one_sentence(tmp_path, run):
+def test_errors_are_one_line(tmp_path, run):
     write_cifar10(tmp_path / "data")
     save_file({"fc.weight": torch.zeros(2, 2)}, tmp_path / "odd.safetensors")
     cases = {

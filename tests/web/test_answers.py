@@ -281,7 +281,7 @@ def test_the_model_input_is_rendered(client, vit):
     assert np.abs(small - np.asarray(picture, float))[4:-4, 4:-4].mean() < 3
 
 
-def test_the_evidence_is_outlined_where_it_is_known(client, scene):
+def test_the_evidence_is_outlined_for_scenes(client, scene):
     known = client.get("/api/image", params=SUBJECT).json()["known"]
     answer = client.get("/api/evidence", params={**SUBJECT, "target": 6})
 

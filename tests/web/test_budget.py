@@ -171,7 +171,7 @@ def slow_client():
 
 
 @pytest.mark.slow
-def test_a_reduced_map_is_the_library_s_own_and_says_so(slow_client):
+def test_a_reduced_map_equals_that_of_the_library_and_is_labelled(slow_client):
     body = {**SUBJECT, "method": "rise", "targets": [6]}
     explained = slow_client.post("/api/explain", json=body).json()
 

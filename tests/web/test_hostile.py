@@ -149,7 +149,7 @@ def test_no_image_has_such_a_name(client, name):
         "/static/",
     ],
 )
-def test_nothing_outside_the_pages_is_served(client, path):
+def test_only_files_of_the_pages_are_served(client, path):
     answer = client.get(path)
 
     assert answer.status_code in (404, 405)
@@ -199,7 +199,7 @@ def test_every_answer_carries_the_policy(client, path):
     assert headers["referrer-policy"] == "no-referrer"
 
 
-def test_the_pages_fetch_nothing_from_elsewhere():
+def test_the_pages_load_no_external_resources():
     for file in STATIC.iterdir():
         text = file.read_text()
         outside = [one for one in re.findall(r"https?://[^\s\"'`)]+", text) if "www.w3.org" not in one]
@@ -207,7 +207,7 @@ def test_the_pages_fetch_nothing_from_elsewhere():
         assert not re.findall(r"<script(?![^>]*src=)|\sstyle=|\son\w+=\"", text) or file.suffix == ".js", file.name
 
 
-def test_the_demo_page_is_served_where_there_is_one(tmp_path):
+def test_the_demo_page_is_served_if_it_exists(tmp_path):
     with client_of(Settings(demo=tmp_path / "demo.html")) as client:
         assert "vitreous demo" in sentence(client.get("/demo"), 404)
         assert client.get("/api/about").json()["demo"] is False
@@ -224,13 +224,13 @@ def test_the_demo_page_is_served_where_there_is_one(tmp_path):
 @pytest.mark.parametrize(
     "model", ["timm:vit_base_patch16_224", "hf:google/vit-base-patch16-224", "../scenes", "/etc/passwd", "Scenes"]
 )
-def test_no_model_from_the_network_but_those_on_offer(client, model):
+def test_only_offered_models_are_loaded(client, model):
     assert "scenes-biased" in sentence(client.get("/api/model", params={"name": model}), 404)
     sentence(client.post("/api/says", json={**SUBJECT, "model": model}), 404)
     sentence(client.get("/api/seen", params={**SUBJECT, "model": model}), 404)
 
 
-def test_a_folder_offers_its_checkpoints_and_nothing_outside(tmp_path):
+def test_only_checkpoints_inside_the_folder_are_offered(tmp_path):
     folder, outside = tmp_path / "models", tmp_path / "secret.safetensors"
     folder.mkdir()
     outside.write_bytes(b"x")
@@ -268,7 +268,7 @@ def test_invalid_models_are_refused_at_start(tmp_path):
         ("ixg(" + "(" * 100, "not closed"),
     ],
 )
-def test_invalid_specs_are_refused_with_the_way_out(client, method, expected):
+def test_invalid_specs_are_refused_with_valid_alternatives(client, method, expected):
     assert expected in sentence(client.post("/api/explain", json={**SUBJECT, "method": method, "targets": [1]}), 422)
 
 
@@ -306,7 +306,7 @@ def test_removing_a_patch_outside_the_grid_is_refused(client):
 # ── faults, and patience that ends ───────────────────────────────────────────────────────────────
 
 
-def test_a_fault_of_the_program_is_one_sentence(client, monkeypatch, caplog):
+def test_an_internal_error_is_reported_in_one_line(client, monkeypatch, caplog):
     def broken(*_):
         raise RuntimeError("the abacus\nfell from /home/somebody")
 

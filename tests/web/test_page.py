@@ -331,7 +331,7 @@ def test_a_link_to_an_evicted_image_asks_for_it_and_works_after_its_upload(bare_
         assert page.locator(".chip").count() == 2
 
 
-def test_a_file_that_is_no_image_is_refused_with_a_sentence(bare_page, served):
+def test_a_file_that_is_no_image_is_refused_with_a_message(bare_page, served):
     page = bare_page
     page.goto(served.address)
     page.wait_for_selector(".row")
@@ -584,7 +584,7 @@ def test_partial_maps_are_shown_with_their_number_of_samples(bare_page, slow_ser
     assert page.locator(".card.partial").count() == 0
 
 
-def test_a_method_that_cannot_finish_says_so_before_it_starts(bare_page, slow_server):
+def test_a_method_that_cannot_finish_is_refused_before_it_starts(bare_page, slow_server):
     page = bare_page
     page.goto(f"{slow_server.address}/#method=scorecam%2Bplus")
     sentence = "'scorecam+plus' takes 1,740 passes of this model, about 174 s here, and a request may take 60 s"
@@ -592,7 +592,7 @@ def test_a_method_that_cannot_finish_says_so_before_it_starts(bare_page, slow_se
     assert page.inner_text("#because").startswith(f"There is no map to rank patches by: {sentence}")
 
 
-def test_the_last_partial_map_stays_when_the_rest_fails(bare_page, slow_server):
+def test_the_last_partial_map_is_kept_when_sampling_fails(bare_page, slow_server):
     page = bare_page
 
     def fail_last(route):
