@@ -1,4 +1,4 @@
-"""Wrong arguments of the functions of the package end in one sentence of the library's own errors."""
+"""Wrong arguments of public functions raise the library's own errors with a message."""
 
 from __future__ import annotations
 

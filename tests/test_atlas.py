@@ -1,4 +1,4 @@
-"""The pages of methods are what the registry says, and what they say of costs is what is counted."""
+"""The pages of methods agree with the registry, and their costs with counted passes."""
 
 from __future__ import annotations
 

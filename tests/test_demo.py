@@ -1,4 +1,4 @@
-"""The demo page: complete, self-contained, and truthful about the evidence."""
+"""The demo page: complete, self-contained, and with the correct evidence."""
 
 from __future__ import annotations
 

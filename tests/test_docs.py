@@ -1,4 +1,4 @@
-"""What the documents show runs, and what they point to exists."""
+"""Code in the documents runs, and links point to existing files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The front door: what may be handed in, what comes out, and what is refused in one sentence."""
+"""`explain`, `load` and `wrap`: inputs, results and errors."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_flat_list_of_classes_for_one_image_gets_a_hint(vit, images):
         vitreous.explain(vit, images[0], [1, 2])
 
 
-# ── questions ────────────────────────────────────────────────────────────────────────────────────
+# ── score functions ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_default_score_function_is_that_of_the_method(vit, images):
@@ -177,7 +177,7 @@ def test_a_margin_is_the_difference_of_two_logits(vit, images):
     assert torch.allclose(ours, parts, atol=1e-4 * parts.abs().max().item())
 
 
-# ── what comes out ───────────────────────────────────────────────────────────────────────────────
+# ── results ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_an_attribution_survives_its_file(vit, images, tmp_path):

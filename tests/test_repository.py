@@ -1,4 +1,4 @@
-"""The files around the code agree with each other: package contents, supported versions, checks of CI and of commits."""
+"""Package contents, supported versions and configuration agree; names and words follow the style guide."""
 
 from __future__ import annotations
 

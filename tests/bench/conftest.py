@@ -1,4 +1,4 @@
-"""A filled store, made once and copied for every test that wants one."""
+"""A filled store, created once and copied for every test that needs one."""
 
 from __future__ import annotations
 

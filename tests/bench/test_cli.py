@@ -1,4 +1,4 @@
-"""`vitreous bench` and `vitreous map`: one command gives the table, and it can be cut, killed, merged and read by others."""
+"""`vitreous bench` and `vitreous map`: tables, resuming after an interruption, shards, and files that other tools read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan that cannot work is refused before anything starts: one sentence, its line, and what would work."""
+"""Invalid plans are refused before anything starts, with the line, the error and valid values."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_flags_are_named_where_there_is_no_line(changes, said):
     assert said in str(problem.value)
 
 
-# ── what the data must have ──────────────────────────────────────────────────────────────────────
+# ── required annotations ──────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -294,7 +294,7 @@ def test_metrics_that_count_hits_need_labels(plain_folder):
         check(small_plan(datasets=[f"folder:{plain_folder}"], metrics=["positive_auc(preset='tokentm')"]))
 
 
-# ── what a plan is ───────────────────────────────────────────────────────────────────────────────
+# ── identity of a plan ────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_plan_from_flags_is_written_as_an_equivalent_file(tmp_path):

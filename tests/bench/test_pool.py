@@ -1,4 +1,4 @@
-"""Who runs the cells, in what order, and how often they are killed, changes no row."""
+"""Workers, their order and killed workers do not change any row."""
 
 from __future__ import annotations
 

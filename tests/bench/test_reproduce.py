@@ -176,7 +176,7 @@ def test_every_plan_has_a_layout_and_a_test():
     assert set(FIGURES) == set(IMAGE_FIGURES) == {name for name, plan in plans.items() if plan.shows_images}
 
 
-# ── what a plan says ─────────────────────────────────────────────────────────────────────────────
+# ── content of a plan ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("name", list_reproductions())

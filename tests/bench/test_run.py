@@ -1,4 +1,4 @@
-"""Rows are what the front door says, each is computed once, and what fails is a sentence beside the others."""
+"""Rows equal the results of `explain` and `evaluate`, are computed once, and failures become rows with an error message."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def counting(monkeypatch):
         yield seen
 
 
-# ── what a row says ──────────────────────────────────────────────────────────────────────────────
+# ── content of a row ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_rows_equal_the_results_of_explain_and_evaluate(original):
@@ -208,7 +208,7 @@ def test_half_precision(original, tmp_path):
         assert half_row["value"] == pytest.approx(row["value"], abs=0.05)
 
 
-# ── only what is missing ─────────────────────────────────────────────────────────────────────────
+# ── incremental runs ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_finished_rows_are_not_computed_again(filled, monkeypatch):

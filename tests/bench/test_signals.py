@@ -1,4 +1,4 @@
-"""A run that is stopped by a signal keeps what it has, ends its workers and says how to go on."""
+"""A run that is stopped by a signal keeps its rows, ends its workers and prints how to continue."""
 
 from __future__ import annotations
 

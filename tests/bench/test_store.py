@@ -1,4 +1,4 @@
-"""The store keeps what it was given: once, whole, whatever happens to it."""
+"""The store keeps every row once and completely, also after damage, concurrent writes and failures."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_other_folders_and_stores_of_newer_versions_are_refused(tmp_path):
         Store(tmp_path / "file")
 
 
-# ── several at once ──────────────────────────────────────────────────────────────────────────────
+# ── concurrent access ─────────────────────────────────────────────────────────────────────────────
 
 
 def write_many(folder: Path, first: int, start: Any) -> None:

@@ -1,4 +1,4 @@
-"""Images to choose by and images to confirm on, and weights that lie beside the data."""
+"""Disjoint parts of a dataset for selection and confirmation, and weights in the assets."""
 
 from __future__ import annotations
 

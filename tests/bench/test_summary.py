@@ -1,4 +1,4 @@
-"""Figures with intervals, against a loop that anyone can read."""
+"""Means, intervals and ties, compared with a plain loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stand-ins for research code say what the library says, and bare forwards are as many, of the same lengths, as the library runs."""
+"""Straightforward implementations agree with the library, and baselines run as many sequences of the same lengths as the library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The suite runs from end to end on a tiny model, and its arithmetic is what it says; no second is ever judged here."""
+"""The suite runs from end to end on a tiny model, and its arithmetic is correct; no timing is tested."""
 
 from __future__ import annotations
 
@@ -319,7 +319,7 @@ def test_peak_memory_counts_tensors_alive_at_once():
     assert clock.find_peak([5, -5, 3, 4, -7]) == 7
 
 
-# ── what fails is a row ──────────────────────────────────────────────────────────────────────────
+# ── failures become rows ──────────────────────────────────────────────────────────────────────────
 
 
 def raising(*_):
@@ -362,7 +362,7 @@ def test_invalid_requests_are_refused(capsys):
         command.main(["--size", "test", "--rounds", "0"])
 
 
-# ── the rooms ────────────────────────────────────────────────────────────────────────────────────
+# ── modules of cases ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_floor_is_the_plain_gradient(workload):

@@ -1,4 +1,4 @@
-"""The books balance: what tokens and biases add, from any layer on, is the score."""
+"""Completeness: the shares of tokens and biases, from any layer on, add up to the score."""
 
 from __future__ import annotations
 

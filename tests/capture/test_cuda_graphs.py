@@ -1,4 +1,4 @@
-"""CUDA graphs: what decides about recording and replaying. Graphs themselves need a GPU (`benchmarks/precision.py`)."""
+"""CUDA graphs: the conditions of recording and replaying. Graphs themselves need a GPU (`benchmarks/precision.py`)."""
 
 from __future__ import annotations
 

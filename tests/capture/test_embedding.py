@@ -1,4 +1,4 @@
-"""Patches side by side are a product: the same tokens, the same way back; other convolutions are left alone."""
+"""A convolution with non-overlapping windows as a matrix product: the same tokens and gradients; other convolutions are unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the backward pass holds fixed, and what the forward pass never notices."""
+"""Linearisations hold parts of the backward pass fixed, and do not change the forward pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much room there is."""
+"""Estimates of free memory."""
 
 from __future__ import annotations
 

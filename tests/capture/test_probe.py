@@ -1,4 +1,4 @@
-"""One forward, one backward per target, as far as the consumer pulls; and the same numbers however they are kept."""
+"""One forward pass and one backward pass per target, as far as the fold iterates; held and recomputed graphs agree."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_without_memory_it_streams_with_the_same_numbers(spec: str, monkeypatch:
     torch.testing.assert_close(streamed.patches, kept.patches, rtol=1e-13, atol=1e-15)
 
 
-# ── how much is run ──────────────────────────────────────────────────────────────────────────────
+# ── number of passes ──────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
@@ -213,7 +213,7 @@ def test_without_targets_the_predicted_class_is_explained() -> None:
     torch.testing.assert_close(found.patches, resolve("ixg")(Probe(seen("vit"), pictures(), predicted)).patches)
 
 
-# ── what is seen ─────────────────────────────────────────────────────────────────────────────────
+# ── states ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @SOME

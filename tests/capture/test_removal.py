@@ -1,4 +1,4 @@
-"""What the model says when only some patches enter."""
+"""Logits with only some of the patches in the encoder."""
 
 from __future__ import annotations
 

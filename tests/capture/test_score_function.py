@@ -1,4 +1,4 @@
-"""What is being explained."""
+"""Score functions of the logits."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_subsets_of_a_binary_model_have_two_classes() -> None:
     torch.testing.assert_close(probe.score(keep)[:, 0], torch.stack([-Z[0], Z[1]]))
 
 
-# ── any question ─────────────────────────────────────────────────────────────────────────────────
+# ── callables ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_callable_of_the_logits_is_a_score_function() -> None:
@@ -120,7 +120,7 @@ def test_invalid_score_functions_are_refused() -> None:
         Probe(seen("vit"), pictures(), question="logits")
 
 
-# ── sure models ──────────────────────────────────────────────────────────────────────────────────
+# ── saturated probabilities ───────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("question", ["probability", "log-probability"])

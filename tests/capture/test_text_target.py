@@ -242,7 +242,7 @@ def test_relevance_starts_at_the_text_as_at_the_class_of_a_zero_shot_classifier(
         torch.testing.assert_close(found.patches, classes.patches, atol=1e-8, rtol=1e-5)
 
 
-# ── rows, questions, names ───────────────────────────────────────────────────────────────────────
+# ── rows, score functions, names ──────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.filterwarnings("ignore::vitreous.core.errors.Caveat")

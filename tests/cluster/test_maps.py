@@ -1,4 +1,4 @@
-"""The same rows from Ray Data on three nodes of which one is lost, and a run that goes on."""
+"""The same rows from Ray Data on three nodes of which one is lost, and a run that is continued."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images, masks and boxes go through one geometry; what is broken is a row of its own and stops nothing."""
+"""Images, masks and boxes are transformed alike; a broken image becomes a failure and does not stop the others."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_mask_must_fit_its_image():
         Sample("a", noise(12, 8), 0, np.zeros((9, 12), dtype=np.int8))
 
 
-# ── the class that the model sees most of ────────────────────────────────────────────────────────
+# ── the largest visible class ─────────────────────────────────────────────────────────────────────
 
 
 def two_classes(cover: float) -> Sample:

@@ -1,4 +1,4 @@
-"""A plain folder: images, and whatever lies beside them."""
+"""A plain folder of images, with and without annotations."""
 
 from __future__ import annotations
 

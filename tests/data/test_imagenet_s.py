@@ -1,4 +1,4 @@
-"""ImageNet-S: classes from colours, the largest seen is explained."""
+"""ImageNet-S: classes from colours; the largest visible class is explained."""
 
 from __future__ import annotations
 

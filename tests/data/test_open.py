@@ -1,4 +1,4 @@
-"""Specs name a reader, a place and options; a bare path is known by what lies there; what is wrong is said in a sentence."""
+"""Specs name a reader, a path and options; a path alone is recognised by its content; errors have a message."""
 
 from __future__ import annotations
 

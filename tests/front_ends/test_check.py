@@ -1,4 +1,4 @@
-"""`vitreous check` tells what holds and what does not, in one sentence each."""
+"""`vitreous check` reports passed and failed contract tests, one line each."""
 
 from __future__ import annotations
 

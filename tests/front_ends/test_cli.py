@@ -1,4 +1,4 @@
-"""The command line: one sentence when it cannot, whole files when it can, and no torch before it must."""
+"""The command line: one-line errors, complete files, and no import of torch before it is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures, sheets and notebook cards say what they show, and show it in the right place."""
+"""Figures, sheets and notebook cards have correct captions, and draw maps at the correct place."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_numbers_on_the_bar_are_short(size):
     assert float(scale.written(scale.high)) * 10.0**scale.exponent == pytest.approx(size, rel=0.01)
 
 
-# ── words ────────────────────────────────────────────────────────────────────────────────────────
+# ── captions ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_figure_names_method_class_probability_and_score_function():

@@ -1,4 +1,4 @@
-"""Names are safe and unique; files are whole or absent; folders and patterns become images."""
+"""Names are safe and unique; files are complete or absent; folders and patterns become images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A board of layers says what it shows, and shows every map in its place."""
+"""Figures of layers have correct captions, and draw every map at the correct place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vitreous metrics` and the page of metrics: what the registry says, without torch."""
+"""`vitreous metrics` and the page of metrics agree with the registry, without torch."""
 
 from __future__ import annotations
 

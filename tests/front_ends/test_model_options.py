@@ -1,4 +1,4 @@
-"""What is stated about a model on the command line: class names, preprocessing, black box."""
+"""Options of a model on the command line: class names, preprocessing, black box."""
 
 from __future__ import annotations
 

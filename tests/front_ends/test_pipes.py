@@ -1,4 +1,4 @@
-"""Pipes: a closed one ends a verb quietly, and long verbs print plain lines of progress into an open one."""
+"""Pipes: a closed pipe ends a command without an error, and long commands print plain lines of progress to an open one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long work: a bar for those who look, silence for pipes, and Ctrl-C that keeps what was finished."""
+"""Long computations: a progress bar in a terminal, none in a pipe, and Ctrl-C keeps finished results."""
 
 from __future__ import annotations
 

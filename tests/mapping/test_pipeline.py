@@ -1,4 +1,4 @@
-"""`run_map`: the same rows from every layout, a broken image as a row, and runs that go on where they stopped."""
+"""`run_map`: the same rows from every layout, a broken image as a row, and runs that continue where they stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What published implementations gave, for the methods that `test_goldens` does not compare."""
+"""Outputs of published implementations, for the methods that `test_goldens` does not compare."""
 
 from __future__ import annotations
 

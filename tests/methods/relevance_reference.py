@@ -1,4 +1,4 @@
-"""Relevance walked back through a raw timm model by the rules of card D6, with autograd, one image at a time."""
+"""Relevance propagated through a raw timm model by the rules of card D6, with autograd, one image at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TAM, BT and LeGrad: held to whole N × N matrices made by hooks on raw timm models, and to their authors' code."""
+"""TAM, BT and LeGrad, compared with N × N matrices from hooks on raw timm models, and with their authors' code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def same(found: Tensor, slow: Tensor) -> None:
     torch.testing.assert_close(found, slow, rtol=0, atol=1e-9 * slow.abs().max().item())
 
 
-# ── the slow way ─────────────────────────────────────────────────────────────────────────────────
+# ── reference implementations ─────────────────────────────────────────────────────────────────────
 
 
 def on_the_way(scene: Scene, picture: Tensor, steps: int) -> Tensor:
@@ -172,7 +172,7 @@ def test_the_last_block_of_legrad_is_the_models_own_gradient():
     same(legrad, torch.stack([s.G[-1].relu().mean((0, 1))[s.P :] for s in scenes]))
 
 
-# ── promises ─────────────────────────────────────────────────────────────────────────────────────
+# ── properties ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +245,7 @@ def test_the_read_out_of_a_scene_is_the_probes():
         torch.testing.assert_close(read_out(scene.model, scene), readout, rtol=0, atol=1e-12)
 
 
-# ── what their authors gave ──────────────────────────────────────────────────────────────────────
+# ── outputs of the authors' code ──────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

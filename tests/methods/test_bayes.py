@@ -1,4 +1,4 @@
-"""The additive Bayesian model: against plain loops in double precision, and what its options promise."""
+"""The additive Bayesian model: compared with plain loops in double precision, and its options."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_agrees_with_conditioning_the_joint_gaussian(prior):
         np.testing.assert_allclose(found.stderr[image].numpy(), np.sqrt(covariance.diagonal()), rtol=2e-4)
 
 
-# ── what it promises ─────────────────────────────────────────────────────────────────────────────
+# ── properties ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Any classifier through its pixels; long work in pieces, told of as it goes, halved where memory runs out."""
+"""Any classifier as a black box; long computations in chunks, with progress, halved when memory runs out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A map that can only be rounding says so, and only that one."""
+"""Maps that consist of rounding errors have a caveat, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the table says composes runs, restarted means restarted, and what does not compose is refused with a hint that works."""
+"""Listed combinations run, `restart` restarts, and other combinations are refused with a hint that works."""
 
 from __future__ import annotations
 

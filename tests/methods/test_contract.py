@@ -1,4 +1,4 @@
-"""Registering is being tested: every method of the registry is held to the law."""
+"""Every method of the registry passes the contract tests."""
 
 from __future__ import annotations
 

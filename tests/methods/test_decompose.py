@@ -1,4 +1,4 @@
-"""DecompX with its biases handed out: held to D[i, j] carried forward token by token, source by source."""
+"""DecompX with distributed biases, compared with D[i, j] propagated forward token by token."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def same(found: Tensor, slow: Tensor, tolerance: float = 1e-9) -> None:
     torch.testing.assert_close(found, slow, rtol=0, atol=tolerance * slow.abs().max().item())
 
 
-# ── the slow way ─────────────────────────────────────────────────────────────────────────────────
+# ── reference implementation ──────────────────────────────────────────────────────────────────────
 
 
 class Slow:
@@ -199,7 +199,7 @@ def test_without_options_the_map_is_unchanged():
     same(torch.cat([found.prefix, found.patches], 1), fast("ixg@decompx", "vit-even"), 1e-14)
 
 
-# ── promises ─────────────────────────────────────────────────────────────────────────────────────
+# ── properties ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("bias", ["absdot", "norm", "abssim"])

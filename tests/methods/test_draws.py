@@ -1,4 +1,4 @@
-"""Noise is what each image's own source gives, in however many blocks and threads; subsets are sorted by their size."""
+"""Noise depends on the source of each image only, not on blocks and threads; subsets are sorted by size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folds of mixings that grow: what would end in inf keeps its order, row by row."""
+"""Folds of growing matrices: rows that would overflow keep their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fused maps: a share and a slope, each compared with its own reference implementation elsewhere, added as they are."""
+"""Fused maps: the sum of a share and a slope, each of which has its own reference implementation."""
 
 from __future__ import annotations
 

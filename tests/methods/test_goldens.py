@@ -1,4 +1,4 @@
-"""Every published implementation's output that these methods have, on three models, in float64."""
+"""Outputs of published implementations, on three models, in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which bfloat16 keeps the ranks of a method: what `Facts.precision` promises, on trained weights and photographs."""
+"""`Facts.precision`: bfloat16 keeps the ranks of a method, on trained weights and photographs."""
 
 from __future__ import annotations
 

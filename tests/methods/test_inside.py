@@ -1,4 +1,4 @@
-"""What is heard inside a method is what makes its map."""
+"""The layers that `inside` returns add up or multiply to the map of the method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options are judged where they are given, in one sentence, before anything runs."""
+"""Options are validated when they are given, with a message, before anything runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SmoothGrad and integrated gradients: held to loops over raw timm models, and to captum."""
+"""SmoothGrad and integrated gradients, compared with loops over raw timm models and with captum."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def same(found: Tensor, slow: Tensor, tolerance: float = 1e-9) -> None:
     torch.testing.assert_close(found, slow, rtol=0, atol=tolerance * slow.abs().max().item())
 
 
-# ── the slow way ─────────────────────────────────────────────────────────────────────────────────
+# ── reference implementations ─────────────────────────────────────────────────────────────────────
 
 
 def gradient(model: nn.Module, picture: Tensor, target: int) -> Tensor:
@@ -172,7 +172,7 @@ def test_the_residual_shrinks_with_the_number_of_steps():
     assert missing[2] < 1e-6
 
 
-# ── promises ─────────────────────────────────────────────────────────────────────────────────────
+# ── properties ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +267,7 @@ def test_other_names():
     assert resolve("ig+plus").spec == "ig+plus"
 
 
-# ── what captum gave ─────────────────────────────────────────────────────────────────────────────
+# ── outputs of captum ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Presence: the derivative of the answer as tokens begin to leave, held to a model in which they can leave in part."""
+"""Presence: the derivative of the score in the presence of a token, compared with a model with partial tokens."""
 
 from __future__ import annotations
 

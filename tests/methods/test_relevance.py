@@ -1,4 +1,4 @@
-"""TransAtt, partial LRP and LRP: held to rules written with autograd, one image at a time, and to Chefer's code."""
+"""TransAtt, partial LRP and LRP, compared with rules written with autograd, one image at a time, and with Chefer's code."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_joint_denominators_conserve_relevance():
     assert size[False] > 100 * size[True]
 
 
-# ── promises ─────────────────────────────────────────────────────────────────────────────────────
+# ── properties ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +202,7 @@ def test_other_names():
     assert resolve("lrp(joint=True)+skipplus").spec == "lrp(joint=True)+skipplus"
 
 
-# ── what Chefer's code gave ──────────────────────────────────────────────────────────────────────
+# ── outputs of Chefer's code ──────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Methods that only watch the answer: compared with reference implementations of raw timm models, and to what others published."""
+"""Perturbation methods, compared with reference implementations on raw timm models and with published outputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TARGETS = (1, 3)
 QUESTION = {"logit": lambda z, c: z[c], "probability": lambda z, c: z.softmax(-1)[c]}
 
 
-# ── the slow way ─────────────────────────────────────────────────────────────────────────────────
+# ── reference implementations ─────────────────────────────────────────────────────────────────────
 
 
 @torch.no_grad()
@@ -427,7 +427,7 @@ def test_suppressing_no_token_changes_nothing():
     assert fast("atman(suppression=0.0)").abs().max() < 1e-12
 
 
-# ── what all of them promise ─────────────────────────────────────────────────────────────────────
+# ── common properties ─────────────────────────────────────────────────────────────────────────────
 
 QUICK = {
     "occlusion": {},
@@ -518,7 +518,7 @@ def test_pixel_methods_have_capability_black_box():
         vitreous.explain(nn.Linear(2, 2), pictures(), method="decompx")
 
 
-# ── what others published ────────────────────────────────────────────────────────────────────────
+# ── published outputs ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module", params=["tiny_cls", "tiny_reg"])

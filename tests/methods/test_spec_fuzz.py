@@ -1,4 +1,4 @@
-"""Whatever a spec says, the library's own errors come out: generated specs through every part of the grammar."""
+"""Generated specs through every part of the grammar raise only the library's own errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standard errors of methods that average over samples, against plain loops; their place in the attribution."""
+"""Standard errors of methods that average over samples, compared with plain loops."""
 
 from __future__ import annotations
 

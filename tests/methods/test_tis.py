@@ -1,4 +1,4 @@
-"""Transformer Input Sampling: clusters of activations, subsets of tokens, means of answers."""
+"""Transformer Input Sampling: clusters of activations, subsets of tokens, mean scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vitreous.capture.probe import Probe
 from vitreous.methods import tis
 from vitreous.methods.spec import resolve
 
-# ── the slow way ─────────────────────────────────────────────────────────────────────────────────
+# ── reference implementation ──────────────────────────────────────────────────────────────────────
 
 
 def slow_kmeans(samples: Tensor, centroids: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ def tiny_settings() -> dict:
     return dict(SMALL)
 
 
-# ── what its authors published ───────────────────────────────────────────────────────────────────
+# ── published outputs ─────────────────────────────────────────────────────────────────────────────
 
 
 def test_scoring_agrees_with_its_authors(goldens):

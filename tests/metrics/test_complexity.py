@@ -1,4 +1,4 @@
-"""How much a map says: compared with reference implementations, and where mathematics knows the answer."""
+"""Complexity metrics, compared with reference implementations and with closed-form results."""
 
 from __future__ import annotations
 

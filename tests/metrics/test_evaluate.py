@@ -1,4 +1,4 @@
-"""The front door of measuring: what goes in, what comes out, and what is refused in one sentence."""
+"""`evaluate`: inputs, results and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ROAD: missing pixels from their neighbours, held to a dense system written pixel by pixel."""
+"""ROAD: missing pixels are imputed from their neighbours, compared with a dense system written pixel by pixel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the evidence is known, right and wrong can be told apart; every metric compared with its reference implementation."""
+"""Localisation metrics, compared with their reference implementations on maps with known evidence."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_discrimination_compares_every_pair_of_pixels(drawn, by):
         assert ours[row].item() == pytest.approx(wins, abs=1e-12)
 
 
-# ── what mathematics says ────────────────────────────────────────────────────────────────────────
+# ── closed-form results ───────────────────────────────────────────────────────────────────────────
 
 
 def half() -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Registering is being tested: every metric of the registry is held to the law."""
+"""Every metric of the registry passes the contract tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What published code measured, on three models: true token masking, TIS, RISE, Chefer's perturbation."""
+"""Outputs of published code on three models: token masking, TIS, RISE, Chefer's perturbation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of pixels work on every network; metrics that remove tokens say that they need a ViT."""
+"""Pixel metrics work on every network; the error of metrics that remove tokens says that they need a ViT."""
 
 from __future__ import annotations
 

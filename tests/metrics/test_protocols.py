@@ -1,4 +1,4 @@
-"""What papers published, in our names: every spec is one that we can run, on a world small enough to try."""
+"""Protocols of papers: every spec can be run on a small model."""
 
 from __future__ import annotations
 

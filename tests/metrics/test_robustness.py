@@ -1,4 +1,4 @@
-"""Explained again: each metric beside a reference implementation that explains one image at a time."""
+"""Robustness metrics, compared with a reference implementation that explains one image at a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def images(vit):
     return torch.randn(3, 3, *vit.size, generator=torch.Generator().manual_seed(1)).double()
 
 
-# ── of an image that changed a little ───────────────────────────────────────────────────────────
+# ── noise on the image ────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("spec", ["genatt", "ixg(space='pixels')", "decompx+skipplus"])
@@ -115,7 +115,7 @@ def test_settings_that_make_no_sense_are_refused(vit, images):
         vitreous.evaluate(vit, images, torch.rand(3, 16).double(), "max_sensitivity", target=[1, 2, 3])
 
 
-# ── of a model that forgot everything ────────────────────────────────────────────────────────────
+# ── random weights ────────────────────────────────────────────────────────────────────────────────
 
 
 def slow_spearman(a: list[float], b: list[float]) -> float:

@@ -1,4 +1,4 @@
-"""Metrics by true token masking, compared with a reference implementation; contract tests; properties."""
+"""Metrics by token removal, compared with a reference implementation; contract tests; properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a `ViT`, run one after the other in the plainest way: what the adapters are held to."""
+"""The parts of a `ViT`, run one after the other in the simplest way, as the reference of adapters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights are read from what is plainly weights, and fit or are refused; a model is quiet only for a while."""
+"""Checkpoints are read or refused; eval mode is set only temporarily."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every Hugging Face family, seen in parts, says what the model itself says; and it is left as it was."""
+"""Every Hugging Face family: the described parts reproduce the model's logits, and the model is not modified."""
 
 from __future__ import annotations
 

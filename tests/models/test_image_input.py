@@ -1,4 +1,4 @@
-"""Images go in whole and upright, are seen as the model's own library would see them, and maps come back in place."""
+"""Images are opened upright, preprocessed as by the model's own library, and maps return to their place."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_large_images_open_and_bombs_do_not(tmp_path, monkeypatch):
         open_image(tmp_path / "large.png")
 
 
-# ── the way in ───────────────────────────────────────────────────────────────────────────────────
+# ── preprocessing ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("size", [(32, 32), (24, 48), (45, 31)])
@@ -304,7 +304,7 @@ def test_only_the_cropped_part_of_a_long_image_is_resized(monkeypatch):
     torch.testing.assert_close(part, wide(smooth(50, 50)), atol=2.1 / 255 * 2, rtol=0)
 
 
-# ── the way back ─────────────────────────────────────────────────────────────────────────────────
+# ── maps on the original image ────────────────────────────────────────────────────────────────────
 
 EVERY_FIT = [
     Preprocess.plain(32),
@@ -489,7 +489,7 @@ def test_boxes_are_clipped_and_removed_outside_of_the_crop():
     assert preprocess.boxes(torch.empty(0, 4), (20, 40)).shape == (0, 4)
 
 
-# ── as papers see images ───────────────────────────────────────────────────────────────────────
+# ── preprocessing of papers ───────────────────────────────────────────────────────────────────────
 
 
 def test_preprocessing_of_papers_is_as_published():

@@ -1,4 +1,4 @@
-"""Models whose layers a fine-tuning library has put adapters around are explained as their merged selves are."""
+"""Models with LoRA layers are explained as their merged versions."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_dropout_inside_an_adapter_is_off_while_a_model_in_training_is_explained
     )
 
 
-# ── PEFT's own shells ────────────────────────────────────────────────────────────────────────────
+# ── wrappers of PEFT ──────────────────────────────────────────────────────────────────────────────
 
 
 def peft_shell(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> nn.Module:

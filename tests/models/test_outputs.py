@@ -1,4 +1,4 @@
-"""One output is a number, a binary classifier says so, and class names are as many as the targets."""
+"""Models with one output: values, declared binary classifiers, and class names."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Brightness(nn.Module):
         return images.sum((1, 2, 3))[:, None] * self.gain
 
 
-# ── a number ─────────────────────────────────────────────────────────────────────────────────────
+# ── one value ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("target", [None, 0, "age", "AGE", [0, 0], [["age"], ["age"]], torch.tensor([[0], [0]])])
@@ -242,7 +242,7 @@ def test_class_names_of_a_replaced_head_are_dropped():
     assert with_observed_outputs(vitreous.wrap(model, black_box=True), pictures()).classes is None
 
 
-# ── parts put together by hand ───────────────────────────────────────────────────────────────────
+# ── hand-built models ─────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_hand_built_model_needs_its_outputs_declared():
@@ -257,7 +257,7 @@ def test_a_hand_built_model_needs_its_outputs_declared():
         vitreous.explain(replace(by_hand, classify=lambda pooled: by_hand.classify(pooled) * 2), pictures())
 
 
-# ── maps with next to nothing in them ────────────────────────────────────────────────────────────
+# ── negligible maps ───────────────────────────────────────────────────────────────────────────────
 
 
 def map_of(scores: list[float], score: float | None, method: str = "ixg") -> Attribution:

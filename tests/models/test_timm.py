@@ -1,4 +1,4 @@
-"""timm's families are seen through exactly, refused by name, and never touched."""
+"""timm's families: the described parts reproduce the logits, others are refused by name, and no model is modified."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROOMS = ("tokens", "cams", "attention", "vectors", "transition", "controls")  # 
 OWN = [name for name in METHODS if METHODS.owner(name).removeprefix("vitreous.methods.") in ROOMS]
 
 
-# ── seen through ─────────────────────────────────────────────────────────────────────────────────
+# ── logits of the parts ───────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.shapes
@@ -227,7 +227,7 @@ def test_weights_that_are_not_numbers_are_noticed() -> None:
         compare_with_model(from_timm(model))
 
 
-# ── never touched ────────────────────────────────────────────────────────────────────────────────
+# ── models are not modified ───────────────────────────────────────────────────────────────────────
 
 
 def fingerprint(model: nn.Module) -> dict[str, Any]:

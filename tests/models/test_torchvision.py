@@ -1,4 +1,4 @@
-"""torchvision's transformer, seen in parts, says what it says itself; other image sizes by its own interpolation."""
+"""torchvision's ViT: the described parts reproduce its logits, also at other image sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preprocessing that users have becomes a `Preprocess` that gives the same tensors, or says that its geometry is unknown."""
+"""Transforms of users become a `Preprocess` with the same tensors, or one with a caveat about unknown geometry."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_maps_cover_the_whole_image_without_a_crop():
         preprocess.batch([noise(40, 40), noise(80, 40)])
 
 
-# ── what is not understood ───────────────────────────────────────────────────────────────────────
+# ── unknown transforms ────────────────────────────────────────────────────────────────────────────
 
 
 def own_callable(image: Image.Image) -> torch.Tensor:
@@ -215,7 +215,7 @@ def test_invalid_transforms_are_refused_with_a_message(given, sentence):
     assert "\n" not in str(caught.value)
 
 
-# ── through the front ────────────────────────────────────────────────────────────────────────────
+# ── wrap and load ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Models and scores that cannot be explained are refused in one sentence, and are bit-identical afterwards."""
+"""Models and scores that cannot be explained are refused with a message, and are bit-identical afterwards."""
 
 from __future__ import annotations
 

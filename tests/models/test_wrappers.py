@@ -1,4 +1,4 @@
-"""Modules that hold a ViT and compute more: seen as a ViT whose head is the rest, or as a network where that does not hold."""
+"""Modules that contain a ViT: described as a ViT whose head is the rest, or else as a network."""
 
 from __future__ import annotations
 

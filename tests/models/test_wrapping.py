@@ -1,4 +1,4 @@
-"""What `wrap`, `load` and `explain` make of a module: a ViT, else a network, else a black box."""
+"""How `wrap`, `load` and `explain` describe a module: as a ViT, else a network, else a black box."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_channels_are_those_of_the_convolution_that_takes_the_image(channels):
     assert vitreous.wrap(nn.Sequential(nn.Conv2d(1, 3, 1), swin().float())).channels == 1
 
 
-# ── shells ───────────────────────────────────────────────────────────────────────────────────────
+# ── wrappers ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_shells_of_torch_are_removed_and_others_are_not():

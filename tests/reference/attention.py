@@ -1,4 +1,4 @@
-"""Cards A1–A3, C2, D1–D5, D10, D12: attention, its gradient, and how layers are brought together, with whole N × N matrices."""
+"""Cards A1–A3, C2, D1–D5, D10, D12: attention, its gradient, and folds over layers, with whole N × N matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A slow reference implementation of every method, tied to it by its spec."""
+"""A slow reference implementation of every method, registered by spec."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ QUESTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
 }
 
 
-# ── surgery ──────────────────────────────────────────────────────────────────────────────────────
+# ── modified copies ───────────────────────────────────────────────────────────────────────────────
 
 
 def damped(x: Tensor, factor: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Small stores made by hand, so that the right answer is known."""
+"""Small stores with invented rows, so that the correct results are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charts are well-formed, and outward, upward and gaps mean what they should."""
+"""Charts are well-formed, and their directions and gaps are correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed between two runs."""
+"""Differences between two runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole page: hostile names stay names, nothing is fetched, and a real run of the embedded model makes one."""
+"""The report page: names are escaped, nothing is loaded from elsewhere, and a real run of the embedded model gives a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published numbers beside those of a run, and tables that join datasets."""
+"""Published numbers compared with those of a run, and tables that join datasets."""
 
 from __future__ import annotations
 

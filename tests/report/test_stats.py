@@ -1,4 +1,4 @@
-"""Figures, ranks, ties and paired differences of stores whose answers are known."""
+"""Means, ranks, ties and paired differences of stores with known results."""
 
 from __future__ import annotations
 

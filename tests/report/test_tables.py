@@ -1,4 +1,4 @@
-"""Tables in four languages, and names that would like to be code in each."""
+"""Tables in four formats, with names that contain markup of each."""
 
 from __future__ import annotations
 

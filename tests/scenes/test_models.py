@@ -1,4 +1,4 @@
-"""The shipped weights, on images that no training run has drawn, and the way they were made."""
+"""The shipped weights, on images that no training run has used, and their training configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The images and what is said to be true of them."""
+"""Scenes: images, masks, evidence and labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Swin transformer of the package: what it predicts, and maps of it that lie on the known evidence."""
+"""The Swin transformer of the package: its predictions, and maps that find the known evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sheets of made-up scores for any plan: every method has a level of its own, so that orders and effects are known."""
+"""Sheets of made-up scores for any plan: every method has its own level, so that orders and effects are known."""
 
 from __future__ import annotations
 

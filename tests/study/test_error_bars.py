@@ -1,4 +1,4 @@
-"""The script that measures error bars and ceilings, and the tables that are made of its rows."""
+"""The script that measures error bars and ceilings, and the tables of its rows."""
 
 from __future__ import annotations
 

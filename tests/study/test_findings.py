@@ -1,4 +1,4 @@
-"""What is quoted of the study elsewhere is what it found."""
+"""Numbers of the study that other pages quote agree with the results."""
 
 from __future__ import annotations
 

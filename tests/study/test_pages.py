@@ -1,4 +1,4 @@
-"""Pages say what the results say, every slot can be filled, and what a store holds is what the tables show."""
+"""Pages agree with the results, every slot can be filled, and tables agree with the stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every plan of the study is one that `vitreous bench` runs, and holds all that the pages compare."""
+"""Every plan of the study can be run by `vitreous bench`, and contains all methods that the pages compare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was concluded by hand follows from the results, and no number of ours is typed."""
+"""Conclusions follow from the results, and no number of ours is typed by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that runs plans, and the two scripts for what no plan can ask."""
+"""The script that runs plans, and the two measurements that are scripts of their own."""
 
 from __future__ import annotations
 

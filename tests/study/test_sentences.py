@@ -1,4 +1,4 @@
-"""What the pages say follows from effects and intervals."""
+"""Answers and numbers are formatted from effects and intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the study published is what comes out again: single images by the digit, means within their interval."""
+"""Published results are reproduced: single images exactly, means within their interval."""
 
 from __future__ import annotations
 

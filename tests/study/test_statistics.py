@@ -1,4 +1,4 @@
-"""Figures, effects and orders against reference implementations: loops, one resample at a time."""
+"""Figures, effects and orders, compared with loops over resamples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of tidy rows: the best is bold, what is not known is a dash, and what is undefined is counted."""
+"""Tables: the best value is bold, unknown values are dashes, and undefined scores are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The playground in this process, and a real server on a port of its own."""
+"""The playground in this process, and a real server on its own port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the endpoints say is what the library says."""
+"""The endpoints return the results of the library."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_ties_are_ordered_and_areas_computed_as_metrics_do(client, vit, scene, m
         service.curve([ExplainPayload("scenes", "pair-1-6", "genatt", (6,), "probability")])
 
 
-# ── what is cut off ──────────────────────────────────────────────────────────────────────────────
+# ── cropping ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

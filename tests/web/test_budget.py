@@ -1,4 +1,4 @@
-"""Sample counts that fit the time limit: what is computed, what is said about it, and the previews. Costs are injected."""
+"""Sample counts that fit the time limit: maps, messages and previews. Costs are injected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many clients at once, and clients that leave, against a real server."""
+"""Many concurrent clients, and clients that disconnect, with a real server."""
 
 from __future__ import annotations
 

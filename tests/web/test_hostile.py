@@ -1,4 +1,4 @@
-"""Strangers: bombs, rubbish, other sites, paths, and patience that ends."""
+"""Hostile requests: decompression bombs, invalid files, other sites, paths, and timeouts."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def test_removing_a_patch_outside_the_grid_is_refused(client):
     assert "0 to 195" in sentence(client.post("/api/says", json={**SUBJECT, "removed": [196]}), 422)
 
 
-# ── faults, and patience that ends ───────────────────────────────────────────────────────────────
+# ── internal errors and timeouts ──────────────────────────────────────────────────────────────────
 
 
 def test_an_internal_error_is_reported_in_one_line(client, monkeypatch, caplog):

@@ -1,4 +1,4 @@
-"""The page in a real browser: what a user does, and what is then shown."""
+"""The page in a real browser: user actions and their results."""
 
 from __future__ import annotations
 

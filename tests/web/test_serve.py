@@ -1,4 +1,4 @@
-"""`vitreous serve`, as it is typed."""
+"""The command `vitreous serve`."""
 
 from __future__ import annotations
 

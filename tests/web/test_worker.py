@@ -1,4 +1,4 @@
-"""The worker: a bounded queue before one thread, batches, abandoned work, deadlines; and its cache."""
+"""The worker: a bounded queue in front of one thread, batches, abandoned jobs, deadlines, and its cache."""
 
 from __future__ import annotations
 
