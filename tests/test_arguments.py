@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("as_users_run_it")
 
 
 def refused(call) -> str:
-    """The one sentence; anything but the library's own errors fails the test."""
+    """The error message; other errors than the library's own fail the test."""
     with pytest.raises(VitreousError) as caught:
         call()
     sentence = str(caught.value)

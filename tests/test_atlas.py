@@ -108,7 +108,7 @@ def stated(name, kind, options, patches, channels):
 
 @each("name", [name for name in STATED if name not in UNKNOWN])
 def test_counted_costs_are_the_stated_formula(name):
-    """Of the scenes model, as kept; and of a tiny one, counted now with other numbers of samples."""
+    """Stored costs of the scenes model, and costs of a tiny one counted with other numbers of samples."""
     method = atlas.shown_method(name)
     options = {**method.known_options, **method.options}
     assert COSTS[name][0] == stated(name, "forwards", options, 196, 144)

@@ -32,7 +32,7 @@ name = "scenes"
 spec = "scenes:single?count=4"
 """
 
-# what is changed, into what, and what is said: the line, what is wrong, what would work
+# old text, new text, and the parts of the error message: line, error, valid values
 BROKEN = {
     "not TOML": ("images = 2", "images = = 2", ["line 1, column 10", "TOML"]),
     "unknown entry": ("images = 2", "imags = 2", ["line 1", "no entry 'imags'", "did you mean 'images'?"]),

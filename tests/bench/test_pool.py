@@ -58,7 +58,7 @@ def forked_workers(monkeypatch):
 
 
 def dies_once(cell, mark):
-    """The worker that meets the second cell first is killed."""
+    """Kill the first worker that gets the second cell."""
     if cell.number == 1 and not mark.exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -74,7 +74,7 @@ def always_dies(cell):
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_workers")
 def test_two_processes_give_the_rows_of_one_even_if_one_is_killed(tmp_path, original, monkeypatch):
-    """The killed worker is replaced, nothing is lost, and who computed a cell changes nothing."""
+    """The killed worker is replaced, no row is lost, and rows do not depend on the worker."""
     monkeypatch.setattr(pool, "run_in_worker", partial(dies_once, mark=tmp_path / "mark"))
 
     done = fill(tmp_path / "run", processes(2, threads=1))

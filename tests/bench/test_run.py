@@ -419,7 +419,7 @@ def test_a_refused_method_does_not_affect_the_others(tmp_path):
 @pytest.mark.slow
 def test_a_bad_image_does_not_affect_its_batch(tmp_path):
     def moody(probe):
-        """Refuses dark images."""
+        """A method that refuses dark images."""
         if (probe.images.mean((1, 2, 3)) < threshold).any():
             raise RuntimeError("too\ndark")
         return probe.images.new_ones(probe.rows, probe.layout.patches)

@@ -78,7 +78,7 @@ BENCH += [word for name in SMALL["metrics"] for word in ("--metric", name)]
 
 
 class PausedRun:
-    """A command that has written its first rows and waits, whatever signals this process ignores."""
+    """A command that has written its first rows and waits; signal handlers of this process do not matter."""
 
     def __init__(self, starter: subprocess.Popen[str], folder: Path, command: list[str], ignored: tuple[int, ...] = ()):
         assert starter.stdin is not None

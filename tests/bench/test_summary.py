@@ -55,7 +55,7 @@ def test_means_intervals_and_ties_equal_those_of_a_plain_loop():
         apart = [np.mean([own[i] - values["good"][i] for i in one]) for one in chosen]
         low, high = np.quantile(apart, [0.025, 0.975])
         assert found[name].tied == (low <= 0 <= high)
-    # by itself the worst cannot be told from the best; image by image it can
+    # unpaired, the worst and the best are not significantly different; paired, they are
     assert found["bad"].high > found["good"].low
     assert [found[name].tied for name in values] == [True, True, False]
     assert [found[name].rank for name in values] == sorted(found[name].rank for name in values)
@@ -132,7 +132,7 @@ def test_parts_are_pooled_and_not_averaged():
 
     @metric("pooled_for_a_test", higher_is_better=True, reduce=pooled)
     def pooled_for_a_test(attribution):
-        """Hits among all that was seen."""
+        """Share of hits."""
 
     parts = {"hit": {"a": [1.0, 90.0], "b": [9.0, 0.0]}, "seen": {"a": [10.0, 90.0], "b": [10.0, 90.0]}}
     try:
@@ -147,7 +147,7 @@ def test_parts_are_pooled_and_not_averaged():
 
 @pytest.mark.parametrize("lengths", [(2, 2, 2, 2), (2, 1, 2, 1)])
 def test_rows_of_one_image_are_drawn_together(lengths):
-    """Two rows that always say the same are one image's worth of evidence."""
+    """Two identical rows of an image do not narrow the interval."""
     values = [0.0, 1.0, 0.0, 1.0]
     rows = [
         {**row, "image": str(place), "index": place, "role": role}

@@ -111,7 +111,7 @@ def test_without_weights_of_this_size_the_smallest_as_trained_is_compared(worklo
 
 
 class Attended(TorchFunctionMode):
-    """How many sequences of each length attention sees, and how many tokens the first MLP."""
+    """Counts the sequences of each length in attention, and the tokens of the first MLP."""
 
     def __init__(self, first_weight: Tensor) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ def asked(family: str, question: str) -> Probe:
     return Probe(seen(family), pictures(), torch.tensor([1, 0]), question)
 
 
-# the question enters behind the head, so a second one is asked of every kind of read-out, not of every family
+# the score function follows the head, so a second one is tested for every kind of read-out, not for every family
 HEADS = ("vit", "vit-mean", "vit-mean-of-everything", "vit-one-output", "siglip", "deit-distilled")
 
 

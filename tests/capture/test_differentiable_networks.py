@@ -92,7 +92,7 @@ def test_maps_of_networks_are_those_of_the_ordinary_backward_pass(name, subtests
 
 
 def test_a_complete_method_keeps_its_graph_for_a_logit():
-    """Without a graph, the shares of biases are computed beside the map; with one, the map alone."""
+    """Without a graph, the shares of biases are computed with the map; with a graph, only the map."""
     model = network("convnext")
     expected = vitreous.explain(model, images(), TARGETS, "decompx+first", "logit")
 

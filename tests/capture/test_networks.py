@@ -62,7 +62,7 @@ def test_an_architecture_is_complete_or_refused_with_its_missing_share(name):
 
 
 def test_the_table_of_architectures_is_wide_and_complete():
-    """Families that users ask for, and the page that lists the results."""
+    """The table contains popular families, and the page lists the results."""
     page = (Path(__file__).parents[2] / "docs" / "architectures.md").read_text()
     libraries = [case.library for case in SMALL]
     wanted = (

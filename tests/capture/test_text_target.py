@@ -78,7 +78,7 @@ TOWERS = {
 
 
 def own_embedding(model, images: torch.Tensor) -> torch.Tensor:
-    """As the model's own users get it."""
+    """The embedding by the model's own forward."""
     if hasattr(model, "get_image_features"):
         return model.get_image_features(pixel_values=images).pooler_output
     if "transformers" in type(model).__module__:
@@ -98,13 +98,13 @@ def texts(*shape: int) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def tower():
-    """A class-token tower whose channels may also be asked about as classes."""
+    """A class-token tower whose channels can also be explained as classes."""
     return vitreous.wrap(shaken(named("vit_base_patch16_clip_quickgelu_224", num_classes=WIDE)()))
 
 
 @pytest.fixture(scope="module")
 def plain():
-    """The same without a norm in front, which some relevance rules do not know."""
+    """The same without a norm in front, which some relevance rules do not support."""
     return vitreous.wrap(shaken(named("vit_tiny_patch16_224", num_classes=WIDE)()))
 
 
@@ -354,7 +354,7 @@ def test_texts_have_names_and_the_provenance_records_the_target(tower, tmp_path)
 
 
 def test_sampling_methods_use_the_same_score(plain):
-    """Occlusion of a text is the cosine lost when a patch leaves."""
+    """Occlusion of a text target is the drop of the cosine when a patch is removed."""
     images, text = pictures(plain), texts(2, WIDE)
     probe = vitreous.Probe(compare_with_texts(plain, F.normalize(text, dim=-1), 1.0), images, torch.tensor([0, 1]))
     keep = ~torch.eye(probe.layout.patches, dtype=torch.bool).expand(2, -1, -1)

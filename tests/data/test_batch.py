@@ -135,7 +135,7 @@ def test_a_mask_must_fit_its_image():
 
 
 def two_classes(cover: float) -> Sample:
-    """Class 5 is largest in the image, but lies at its rim; class 9 is what is left after the cut."""
+    """Class 5 is largest in the image but near its border; class 9 is largest after the crop."""
     rim, middle = mask_of(64, 16, 0, 0, 22, 16), mask_of(64, 16, 28, 4, 36, 12)
     return Sample("a", noise(64, 16), 5, rim, None, {9: middle}, cover)
 

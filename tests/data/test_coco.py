@@ -31,7 +31,7 @@ def annotation(number: int, image: int, category: int, x0: int, y0: int, x1: int
 
 
 def runs_of(mask: np.ndarray) -> list[int]:
-    """Run lengths of 0 and 1 in turn, column by column."""
+    """Alternating run lengths of 0 and 1, in column order."""
     flat, runs, value = mask.T.flatten().tolist(), [], 0
     while flat:
         length = next((i for i, pixel in enumerate(flat) if pixel != value), len(flat))

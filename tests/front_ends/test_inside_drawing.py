@@ -21,7 +21,7 @@ LAYERS = 3
 
 
 def made(rows: int = 1, **changes) -> Inside:
-    """Layer l speaks for patch (l, l); the sum adds from the last layer on."""
+    """The signal of layer l is patch (l, l); the sum starts at the last layer."""
     signal = torch.stack([one_hot(layer, layer, layer + 1.0).flatten() for layer in range(LAYERS)])
     signal = signal.expand(rows, -1, -1)
     parts = {"signal": signal, "sum": signal.flip(1).cumsum(1).flip(1), "length": signal + 0.5}
@@ -36,7 +36,7 @@ def saved(board) -> Image.Image:
 
 
 def panels(board) -> list[np.ndarray]:
-    """Every image on the board, in the order in which they were put down."""
+    """All images of the figure, in drawing order."""
     return [np.asarray(axes.get_images()[0].get_array()) for axes in board.axes if axes.get_images()]
 
 

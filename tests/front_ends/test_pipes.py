@@ -63,7 +63,7 @@ def test_a_broken_pipe_elsewhere_is_a_fault(monkeypatch, capfd):
 
 
 class Log(StringIO):
-    """What is printed on stderr; it can be waited for."""
+    """Lines of stderr; tests can wait for one."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ def impatient(monkeypatch):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """Stderr as a terminal, kept."""
+    """Captured stderr that is a terminal."""
     screen, own = StringIO(), console.open_console
 
     def open_console(*, stderr: bool = False) -> Console:
@@ -45,7 +45,7 @@ def sigint_handler():
 
 @pytest.fixture
 def pressed(monkeypatch, sigint_handler):
-    """Ctrl-C while the first long method is at work."""
+    """Ctrl-C during the first long method."""
     sigint_handler(signal.default_int_handler)
     add = Tally.add
 

@@ -19,7 +19,7 @@ def targets(golden: Golden) -> tuple[str, ...]:
 
 
 def few(golden: Golden, reference: np.ndarray) -> np.ndarray:
-    """Of the real model one image will do."""
+    """One image is enough for the real model."""
     return reference[:1] if golden.name == "real" else reference
 
 

@@ -31,7 +31,7 @@ def simply(function, inputs: list[Tensor], R: Tensor) -> list[Tensor]:
 
 @dataclass
 class LayerPass:
-    """One image's relevance, walked back; R of every block's input and attention, the first block first."""
+    """Relevance of one image, propagated back; R of every block's input and attention, from the first block on."""
 
     scene: Scene
     joint: bool

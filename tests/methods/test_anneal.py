@@ -23,7 +23,7 @@ TARGETS = [3, 1]
 
 
 class Those(nn.Module):
-    """In the place of timm's patch dropping: only these tokens go on."""
+    """Replaces timm's patch dropping: only these tokens are kept."""
 
     def __init__(self, tokens: list[int]) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Those(nn.Module):
 
 
 def slow_temper(family: str, image: int, patches: list[int]) -> dict[int, float]:
-    """Of the patches of one coalition."""
+    """`temper` of the patches of one coalition."""
     model = copy.deepcopy(tiny(family))
     prefix = model.num_prefix_tokens
     model.patch_drop = Those([*range(prefix), *(prefix + patch for patch in patches)])
@@ -98,7 +98,7 @@ def test_batched_and_single_coalitions_agree(monkeypatch):
 
 
 def test_images_may_be_on_another_device_than_the_model():
-    """A benchmark keeps them on the CPU; what enters a coalition are tokens, which lie beside the model."""
+    """Benchmarks keep images on the CPU; coalitions select tokens, which are on the device of the model."""
     probe = Probe(seen("vit-mean"), pictures(), torch.tensor(TARGETS), "probability")
     keep = draw_coalitions(pictures(), 12, 4, 0.5, True, seed=0)
     scores_of = resolve("temper").token_scores

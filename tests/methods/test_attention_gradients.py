@@ -82,7 +82,7 @@ def unscaled(scene: Scene, layer: int) -> Tensor:
 
 
 def slow_legrad(scene: Scene, picture: Tensor, pool: str = "head", start: int = 0) -> Tensor:
-    """The network cut behind block l: its own head reads what left the block."""
+    """The network cut behind block l: its own head reads the output of the block."""
     total = torch.zeros(scene.N, dtype=torch.float64)
     for layer in range(start, scene.L):
         attention = scene.A[layer].clone().requires_grad_()

@@ -47,7 +47,7 @@ def residual() -> nn.Module:
 
 
 class Wordy(nn.Module):
-    """Answers in an object, as Hugging Face's models do."""
+    """Returns an object, as Hugging Face's models do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -284,7 +284,7 @@ def test_a_report_that_raises_stops_the_work(monkeypatch):
 
 
 class Small:
-    """A device with room for so many rows."""
+    """A model that runs out of memory beyond this number of rows."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
         self.tried: list[int] = []

@@ -61,7 +61,7 @@ def test_listed_combinations_run(spec, vits, images):
         assert found.isfinite().all()
 
 
-# Score-CAM asks about images seen through a layer, which no sub-network reads; test_paths.py holds it to its layers
+# Score-CAM masks images by a layer, which no sub-network reads; test_path_methods.py compares its layers
 @pytest.mark.parametrize("name", [name for name in FOLDED if name != "scorecam"])
 def test_a_restart_is_the_sum_over_sub_networks(name, vits, images):
     """The slow way: the method itself on every network that begins at a later block, fed with what enters that block."""

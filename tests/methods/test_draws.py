@@ -37,7 +37,7 @@ def test_noise_of_a_pair_is_one_draw_of_its_source(at_work):
 
 
 def splitmix64(seed: int, count: int) -> list[int]:
-    """Steele, Lea and Flood (2014), as it is published."""
+    """As published by Steele, Lea and Flood (2014)."""
     found, whole = [], 2**64
     for _ in range(count):
         seed = (seed + 0x9E3779B97F4A7C15) % whole

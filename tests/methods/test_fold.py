@@ -20,7 +20,7 @@ LAYERS, TOKENS = 30, 5
 
 
 def rolled(fold, dtype: torch.dtype, sizes: list[float], **options: object) -> Tensor:
-    """Of rows whose mixings grow by so much at every layer."""
+    """Roll-out of matrices that grow by this factor at every layer."""
     source = torch.Generator().manual_seed(0)
     grown = torch.rand(LAYERS, 1, TOKENS, TOKENS, dtype=torch.float64, generator=source)
     mixings = (grown * torch.tensor(sizes, dtype=torch.float64)[:, None, None]).to(dtype)

@@ -147,7 +147,7 @@ MATRICES = {  # file → {array: spec}: row 0, patch columns
 ATTIN = {"attn_n": "attention", "attnres_n": "res", "attnresln_n": "resln"}
 # a sum that LayerNorm makes 0: what the reference stored is its own rounding
 NOISE = ("vanillagrad_sum", "vanillagrad_sum_plus")
-# compared in the files of their own rooms, or not offered: EigenCAM, the γ-rule, and metrics
+# compared in other test files, or not implemented: EigenCAM, the γ-rule, and metrics
 ELSEWHERE = (
     "bt_",
     "tam_",

@@ -45,7 +45,7 @@ def photographs(assets, models):
 
 
 def ranks(scores):
-    """Ranks of each row, ties sharing the mean of theirs, less their mean."""
+    """Ranks of each row minus their mean; ties get the mean of their ranks."""
     scores = scores.double()
     places = (scores[:, :, None] > scores[:, None]).sum(-1) + (scores[:, :, None] == scores[:, None]).sum(-1) / 2
     return places - places.mean(-1, keepdim=True)

@@ -28,7 +28,7 @@ def tokens(found) -> Tensor:
 
 
 def same(found: Tensor, slow: Tensor, tolerance: float = 1e-6) -> None:
-    """The rules divide by what may be small: rounding shows."""
+    """The rules divide by numbers that may be small, so rounding is visible."""
     assert slow.abs().max() > 0
     torch.testing.assert_close(found, slow, rtol=0, atol=tolerance * slow.abs().max().item())
 

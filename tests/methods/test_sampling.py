@@ -38,7 +38,7 @@ def said(model: nn.Module, picture: Tensor, target: int, question: str) -> float
 
 @torch.no_grad()
 def said_with(model: nn.Module, picture: Tensor, kept: list[int], target: int, question: str) -> float:
-    """What timm's own parts say when only these patches enter."""
+    """Output of timm's own modules with only these patches."""
     tokens = model.norm_pre(model._pos_embed(model.patch_embed(picture[None])))
     prefix = model.num_prefix_tokens
     tokens = tokens[:, [*range(prefix), *(prefix + i for i in kept)]]
@@ -67,7 +67,7 @@ def same(found: Tensor, slow: Tensor, tolerance: float = 1e-9) -> None:
 
 
 def each(slowly, family: str) -> Tensor:
-    """The slow way, image by image."""
+    """Reference implementation, image by image."""
     return torch.stack([slowly(tiny(family), pictures()[i], TARGETS[i]) for i in range(2)])
 
 
@@ -211,7 +211,7 @@ def test_regions_of_scikit_image_need_the_package(kind):
 
 
 def slow_hsic(on: Tensor, y: Tensor) -> Tensor:
-    """tr(K H L H) / m with whole kernel matrices, the long way."""
+    """tr(K H L H) / m with explicit kernel matrices."""
     m = len(on)
     centring = torch.eye(m).double() - 1 / m
     outside = torch.exp(-((y[:, None] - y[None]) ** 2) / (2 * y.median() ** 2))

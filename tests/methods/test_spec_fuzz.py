@@ -123,7 +123,7 @@ def fitting_specs(draw: st.DrawFn) -> str:
 
 
 def small_values(annotation: Any) -> st.SearchStrategy[Any]:
-    """Values that an annotation may allow, and that a tiny model answers quickly."""
+    """Values that an annotation may allow and that are fast on a tiny model."""
     words = sorted(words_of(annotation) - {"quickshift", "felzenszwalb", "watershed"})
     values = [st.sampled_from([1, 2, 3, 0, -1, 0.25, 0.5, 1.0, 4, True, False, None, (0.3, 0.6), (1, 2), Ellipsis])]
     return st.one_of(*values, *([st.sampled_from(words)] * 2 if words else []))

@@ -234,7 +234,7 @@ def test_an_image_without_its_object_has_no_score(drawn):
 
 
 def without(result: vitreous.MetricResult, row: int) -> float:
-    """The figure of the set without one row."""
+    """The pooled value without one row."""
     return float(result.reduce({name: np.delete(part, row) for name, part in result.columns.items()}))
 
 

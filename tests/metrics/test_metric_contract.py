@@ -69,7 +69,7 @@ def test_the_adder_model_adds_its_inputs():
 
 
 def break_with(sentence: str, function, **facts) -> None:
-    """A metric that does not keep its promises is told so, in these words."""
+    """A metric that violates its contract is reported with these words."""
     made = vitreous.metric("broken", **{"higher_is_better": True, **facts})(function)
     try:
         with pytest.raises(ContractError, match=sentence):

@@ -134,7 +134,7 @@ def test_insertion_and_deletion_of_tis_are_reproduced(golden, name):
 
 
 def with_noise(golden, probe, attribution, verb, steps, reference) -> torch.Tensor:
-    """The reference's own draw in the place of ours."""
+    """Use the noise of the reference instead of ours."""
     noise = []
     for i, picture in enumerate(probe.images):
         torch.manual_seed(2024 + i)

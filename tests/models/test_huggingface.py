@@ -35,7 +35,7 @@ DINO = {"mlp_ratio": 2, "layerscale_value": 0.7, "drop_path_rate": 0.5}
 
 
 def tower(config: str, vision: str, **changes):
-    """CLIP and SigLIP keep their image side in a config of its own."""
+    """CLIP and SigLIP have a separate config of the image tower."""
     settings = {**BODY, "intermediate_size": 40, "attention_dropout": 0.5, **changes}
     labels = settings.pop("num_labels")
     return getattr(transformers, config)(

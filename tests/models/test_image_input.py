@@ -319,7 +319,7 @@ EVERY_FIT = [
 @pytest.mark.parametrize("preprocess", EVERY_FIT)
 @pytest.mark.parametrize("size", [(64, 40), (33, 90), (8, 8)])
 def test_the_window_is_where_the_model_looks(preprocess, size):
-    """Rescaled to 32 by 32, the cut-out and the window of the original show the same."""
+    """The crop and the window of the original image agree when both are rescaled to 32 by 32."""
     picture = smooth(*size)
     left, top, right, bottom = preprocess.window(picture)
 
@@ -337,7 +337,7 @@ def test_the_window_is_where_the_model_looks(preprocess, size):
 @pytest.mark.parametrize("preprocess", EVERY_FIT)
 @pytest.mark.parametrize("size", [(64, 40), (40, 90), (8, 8)])
 def test_a_map_returns_to_its_region_of_the_original_image(preprocess, size):
-    """The map 'how far right am I' of the cut-out, restored, says how far right in the image."""
+    """A map of column positions in the crop becomes a map of column positions in the image."""
     height, width = preprocess.size
     left, top, right, bottom = preprocess.window((size[1], size[0]))
     across = torch.arange(width, dtype=torch.float64).add(0.5).expand(2, height, width)
@@ -394,7 +394,7 @@ WAYS = {
 
 
 def by_hand(values: np.ndarray, preprocess: Preprocess) -> np.ndarray:
-    """Every pixel for itself, in fractions: the pixel of the image that its centre lies on."""
+    """For every pixel, in exact fractions: the pixel of the image that contains its centre."""
     height, width = values.shape
     (top, left), (rows, columns) = preprocess.place((height, width))
     seen = np.full(preprocess.size, -1)

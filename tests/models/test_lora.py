@@ -34,7 +34,7 @@ class LoraLayer(nn.Module):
 
 
 class LoraLayerWithWeight(LoraLayer):
-    """Recent versions hand out the weight of the layer inside, without the adapter."""
+    """Recent versions expose the weight of the inner layer, without the adapter."""
 
     @property
     def weight(self) -> Tensor:
@@ -68,7 +68,7 @@ def with_lora(model: nn.Module, ending: str, kind: type[LoraLayer] = LoraLayer, 
 
 @torch.no_grad()
 def merge(model: nn.Module) -> nn.Module:
-    """The adapters' products added to the weights, and the adapters gone."""
+    """Add the products of the adapters to the weights, and remove the adapters."""
     for name, part in list(model.named_modules()):
         if isinstance(part, LoraLayer):
             down, up, inner = part.lora_A["default"].weight, part.lora_B["default"].weight, part.base_layer
@@ -156,7 +156,7 @@ def test_dropout_inside_an_adapter_is_off_while_a_model_in_training_is_explained
 
 
 def peft_shell(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> nn.Module:
-    """A model inside a tuner inside a PEFT model, each of which hands on what it does not know."""
+    """A model inside a tuner inside a PEFT model, each of which forwards unknown attributes."""
 
     class Shell(nn.Module):
         inside: str

@@ -231,7 +231,7 @@ def test_weights_that_are_not_numbers_are_noticed() -> None:
 
 
 def fingerprint(model: nn.Module) -> dict[str, Any]:
-    """Everything that can be seen of a model: tensors to the bit, flags, hooks, the parts themselves."""
+    """All state of a model: tensors to the bit, flags, hooks, submodules."""
     seen_of: dict[str, Any] = {}
     tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     for name, tensor in tensors:
@@ -267,7 +267,7 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def used(model: nn.Module) -> nn.Module:
-    """A model in the middle of somebody's work: gradients there, some parts frozen, some in train mode, hooks attached."""
+    """A model in use: with gradients, some parts frozen, some in train mode, hooks attached."""
     for index, parameter in enumerate(model.parameters()):
         parameter.requires_grad_(index % 3 > 0)
         parameter.grad = torch.ones_like(parameter) if index % 3 == 1 else None

@@ -37,7 +37,7 @@ def pictures(size: int = 24) -> torch.Tensor:
 
 @pytest.fixture
 def small_b_16(monkeypatch):
-    """`vit_b_16`, only smaller, so that it is built in no time."""
+    """A smaller `vit_b_16`, which is built quickly."""
 
     def small(*, patch_size, num_layers, num_heads, hidden_dim, mlp_dim, weights, progress, **kwargs):
         kwargs = {"image_size": 32, "num_classes": 5, **kwargs}

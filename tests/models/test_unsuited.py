@@ -60,7 +60,7 @@ class Detached(Convolutions):
 
 
 class Counts(Convolutions):
-    """An argmax in the middle: nothing of the score comes back to the image."""
+    """An argmax in the middle: the score has no gradient in the image."""
 
     def features(self, x: Tensor) -> Tensor:
         return F.one_hot(super().features(x).argmax(1), 6).movedim(-1, 1).to(x)

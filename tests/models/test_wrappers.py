@@ -61,7 +61,7 @@ class LastState(WithHead):
 
 
 class BesidesTheImage(WithHead):
-    """The image reaches the head on another way too, so patches that leave would not have left."""
+    """The head also reads the image directly, so patches cannot be removed."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) + x.mean((1, 2, 3))[:, None]
@@ -203,7 +203,7 @@ def test_weights_of_a_wrapper_are_randomised_as_those_of_a_vit():
 
 
 class OwnTower(nn.Module):
-    """The structure of open_clip: an image tower with a projection, beside a text tower that images do not reach."""
+    """The structure of open_clip: an image tower with a projection, and a text tower that does not depend on images."""
 
     def __init__(self, visual: nn.Module) -> None:
         super().__init__()

@@ -216,7 +216,7 @@ def test_a_distributed_model_is_explained_as_the_model_inside(tmp_path):
 
 
 class Tripled(nn.Module):
-    """A module whose attribute has the name that torch's shells use, and which computes more than that."""
+    """A module with the attribute name of torch's wrappers, which computes more than the inner module."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ HIGHER |= {"deletion": False, "sparseness": None}
 
 
 def row(**given: Any) -> dict[str, Any]:
-    """A row with everything that is not given filled in."""
+    """A row with default values for the other columns."""
     metric = given.get("metric", "ap")
     made = {
         "model": "m",

@@ -194,7 +194,7 @@ def test_comparing_a_run_with_itself_shows_no_difference(real: Path, capsys: pyt
 
 
 def test_data_that_changed_is_not_shown_as_if_it_had_not(real: Path, tmp_path: Path) -> None:
-    """The run says that other pixels were measured, so its maps are laid over nothing."""
+    """The run recorded other pixels, so its maps are not drawn on the changed images."""
     from vitreous.report.map_loader import open_maps
 
     run = read_run(real)

@@ -181,7 +181,7 @@ def test_every_class_has_its_own_stamp():
 
 @pytest.mark.slow
 def test_colour_is_no_evidence():
-    """The mean colour of a thing spreads as widely within a class as over all of them."""
+    """The mean colour of an object varies as much within a class as over all classes."""
     means = np.array(
         [
             [scene.image[scene.objects[0].mask].mean(axis=0) for scene in Scenes("single", 10, 2, label=label)]

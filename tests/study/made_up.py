@@ -34,7 +34,7 @@ def sheet(scores, higher=True, metric="faithfulness", images=None, methods=None,
 
 
 def upward(metric) -> bool | None:
-    """Whether more is better; 100 − x turns that round."""
+    """Whether more is better; 100 − x inverts that."""
     better = metric.higher_is_better
     return not better if better is not None and metric.settings.get("show") == "complement" else better
 

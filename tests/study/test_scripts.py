@@ -33,7 +33,7 @@ assert STUDY.is_dir()
 
 @pytest.fixture
 def small(tmp_path):
-    """A study of one small plan; a function that runs it and says what was printed."""
+    """A study of one small plan, and a function that runs it."""
     (tmp_path / "small.toml").write_text(PLAN)
     return lambda *flags: run.main(
         ["--plans", str(tmp_path), "--out", str(tmp_path / "runs"), "--device", "cpu", *flags]

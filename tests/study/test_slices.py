@@ -22,7 +22,7 @@ CLOSE = (
 
 
 def again(plan: str, folder):
-    """The slice of a plan run here: every sheet of it."""
+    """All sheets of a slice of a plan, computed here."""
     methods, metrics = SLICES[plan]
     asked = {"images": IMAGES_PER_PLAN, "methods": list(methods), "metrics": list(metrics), "device": "cpu"}
     with Store(folder) as store:

@@ -25,7 +25,7 @@ def draw():
 
 
 def resamples(images, draws, seed=0):
-    """As many sets of questions; the draws of `vitreous.bench.resample`, written out."""
+    """Row indices of resamples, as drawn by `vitreous.bench.resample`."""
     names = list(dict.fromkeys(images))
     generator, done = np.random.default_rng(seed), 0
     while done < draws:

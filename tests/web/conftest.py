@@ -57,7 +57,7 @@ def modules() -> None:
 
 
 def no_cost(_) -> PassCost:
-    """A model that takes no time: every method gets all its samples, on however slow a machine."""
+    """Costs of zero: every method gets all its samples, also on a slow machine."""
     return PassCost(0.0, 0.0)
 
 

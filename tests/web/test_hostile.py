@@ -22,7 +22,7 @@ from vitreous.web.settings import Settings
 
 
 def sentence(answer, status: int) -> str:
-    """Every refusal is JSON with one sentence, never a traceback."""
+    """Error message of a response, which must be JSON without a traceback."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/json"
     assert list(answer.json()) == ["error"]
@@ -34,7 +34,7 @@ def sentence(answer, status: int) -> str:
 
 
 def bomb(width: int, height: int) -> bytes:
-    """A PNG that says how large it is and holds next to nothing."""
+    """A PNG with a large declared size and little data."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -49,7 +49,7 @@ class Visit:
         self.open(address, fragment)
 
     def open(self, address: str, fragment: str = "") -> None:
-        """Load the page anew; nothing of the last one stays, since it stores nothing in the browser."""
+        """Load the page again; it has no state of the last visit, since it stores nothing in the browser."""
         if self.requests:
             self.page.goto("about:blank")  # from the same address, a fragment alone would load nothing
         self.page.goto(f"{address}/{fragment}")
@@ -77,7 +77,7 @@ class Visit:
         self.check(address)
 
     def check(self, address: str) -> None:
-        """Nothing was complained of, and nothing was asked of another server; what comes next is counted anew."""
+        """No errors in the console, and no requests to other servers; both lists are cleared."""
         complaints, requests = self.complaints[:], self.requests[:]
         self.complaints.clear()
         assert complaints == []
