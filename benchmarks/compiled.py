@@ -43,11 +43,11 @@ def main() -> None:
     workload = make_workload(arguments.size, arguments.device, arguments.batch, getattr(torch, arguments.dtype))
     calls = {way: make_curve_call(workload, make) for way, make in WAYS.items()}
     first = {way: measure_seconds(call, workload.device) for way, call in calls.items()}
-    taken = [
+    rounds = [
         {way: measure_seconds(call, workload.device) for way, call in calls.items()} for _ in range(arguments.rounds)
     ]
     for way in WAYS:
-        gain = median(durations["as it is"] / durations[way] for durations in taken)
+        gain = median(durations["as it is"] / durations[way] for durations in rounds)
         print(f"{arguments.dtype}, {way}: {gain:.2f} × as fast, first call {first[way]:.1f} s", flush=True)
 
 

@@ -56,8 +56,8 @@ class Run:
 
 
 def list_runs(device: str) -> list[Run]:
-    more = [Run(f"{device} TF32", device, tf32=True)] if device.startswith("cuda") else []
-    return [Run(f"{device} float32", device), *more, Run(f"{device} bfloat16", device, torch.bfloat16)]
+    tf32_runs = [Run(f"{device} TF32", device, tf32=True)] if device.startswith("cuda") else []
+    return [Run(f"{device} float32", device), *tf32_runs, Run(f"{device} bfloat16", device, torch.bfloat16)]
 
 
 def load_model(arguments: argparse.Namespace, run: Run) -> ViT:
@@ -107,8 +107,8 @@ def compute_ranks(scores: Tensor) -> Tensor:
     """Ranks from 0 on; ties get the mean of their ranks."""
     scores = scores.double().cpu()
     below = (scores[:, None] > scores[None]).sum(1)
-    same = (scores[:, None] == scores[None]).sum(1)
-    return below + (same - 1) / 2
+    equal = (scores[:, None] == scores[None]).sum(1)
+    return below + (equal - 1) / 2
 
 
 def compare_ranks(a: Tensor, b: Tensor) -> dict[str, float]:
@@ -227,7 +227,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the table as JSON")
     arguments = parser.parse_args()
     if arguments.weights is not None and arguments.pictures is None:
-        arguments.error("--weights of another model need --pictures of its classes")
+        parser.error("--weights of another model need --pictures of its classes")
     table = compare(arguments, list_methods(arguments))
     print(format_markdown(table))
     if arguments.json is not None:

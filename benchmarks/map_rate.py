@@ -112,20 +112,20 @@ def measure_rate_in_memory(explainer: MapExplainer, batch: int, seconds: float) 
     """Images/s of the pipeline's explain stage on one batch that is on the device already; results stay there."""
     decoded = make_blank_batch(batch, explainer.preprocess.size)
     images = torch.randn(batch, 3, *explainer.preprocess.size, device=explainer.vit.device)
-    done, begun = 0, 0.0
+    done, start = 0, 0.0
     with torch.inference_mode(False):
         for number in range(10_000):
             if number == 6:  # the first batches choose kernels, and record a CUDA graph
                 synchronise(explainer.vit.device)
-                done, begun = 0, time.perf_counter()
+                done, start = 0, time.perf_counter()
             explainer.explain_targets(decoded, range(batch), images, None, ("predicted",))
             done += batch
-            if number > 8 and time.perf_counter() - begun > seconds:
+            if number > 8 and time.perf_counter() - start > seconds:
                 break
             if number % 16 == 15:  # as in the pipeline, few batches are launched ahead
                 synchronise(explainer.vit.device)
     synchronise(explainer.vit.device)
-    return done / (time.perf_counter() - begun)
+    return done / (time.perf_counter() - start)
 
 
 def make_blank_batch(batch: int, size: tuple[int, int]) -> ImageBatch:
@@ -153,9 +153,9 @@ def measure_launch(explainer: MapExplainer, batch: int) -> tuple[float, list[str
     seconds = []
     for _ in range(5):
         synchronise(explainer.vit.device)
-        begun = time.perf_counter()
+        start = time.perf_counter()
         launched = explainer.launch(decoded)
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - start)
         explainer.finish(launched)
     lines: list[str] = []
     if explainer.vit.device.type == "cuda":
@@ -178,10 +178,10 @@ def measure_decode_rates(
     source, preprocess, shard_size = open_source(spec), explainer.preprocess, explainer.job.shard_size
     works = [work for work, _ in zip(iterate_slices(source, 0, {}, 32, shard_size), range(8), strict=False)]
     decode_slice(source, preprocess, works[0])
-    begun = time.perf_counter()
+    start = time.perf_counter()
     for work in works[1:]:
         decode_slice(source, preprocess, work)
-    one_core = sum(len(work.items) for work in works[1:]) / (time.perf_counter() - begun)
+    one_core = sum(len(work.items) for work in works[1:]) / (time.perf_counter() - start)
     list_slices = partial(iterate_pending_slices, source, FolderState(), batch, shard_size, Share())
     points, done = [], 0
     with closing(decode(source, preprocess, list_slices, processes, batch)) as batches:
@@ -199,7 +199,7 @@ def measure_decode_rates(
 
 def measure(folder: Path, job: MapJob, device: str, batch: int, processes: int, images: int) -> dict[str, Any]:
     """Run the whole pipeline: rate, seconds in all, time of the launching thread, and memory."""
-    meter, begun = RateMeter(images), time.perf_counter()
+    meter, start = RateMeter(images), time.perf_counter()
     spent: list[tuple[float, float]] = []  # begin and end of every launch
     launch = MapExplainer.launch
 
@@ -220,7 +220,7 @@ def measure(folder: Path, job: MapJob, device: str, batch: int, processes: int, 
     whole = (steady[-1][1] - steady[0][0]) / len(steady)
     return {
         "end_to_end": meter.rate(images),
-        "seconds": time.perf_counter() - begun,
+        "seconds": time.perf_counter() - start,
         "launch": 1e3 * launching,
         "wait": 1e3 * (whole - launching),
         "mib": {
@@ -250,7 +250,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = parse_arguments()
-    begun = time.perf_counter()
+    start = time.perf_counter()
     methods = options.method or ["decompx+skipplus", "temper"]
     precisions = options.precision or (["tf32", "bf16"] if options.device.startswith("cuda") else ["float32"])
     sides = options.side or [256, 500]
@@ -268,7 +268,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as place:
         folder = Path(place)
         for side, precision, method, images in plan:
-            if time.perf_counter() - begun > options.limit:
+            if time.perf_counter() - start > options.limit:
                 results["rows"].append({"side": side, "precision": precision, "method": method, "error": "time is up"})
                 continue
             jpegs = measured.get(side) or measured.setdefault(side, make_jpegs(side, min(options.distinct, images)))

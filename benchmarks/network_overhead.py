@@ -81,13 +81,16 @@ def report_ratios(
     for side in sides.values():  # warm up, and record graphs
         for _ in range(CALLS_BEFORE_RECORDING + 2):
             side()
-    taken = [{name: measure_seconds(side, device) for name, side in sides.items()} for _ in range(rounds)]
+    times_by_round = [{name: measure_seconds(side, device) for name, side in sides.items()} for _ in range(rounds)]
     operations = count_operations(module, images[:1])
-    extra = median(row["followed"] - row["forward"] for row in taken)
-    print(f"{title}: floor {1e3 * median(row['floor'] for row in taken):.1f} ms, {operations} operations, ", end="")
+    extra = median(row["followed"] - row["forward"] for row in times_by_round)
+    print(
+        f"{title}: floor {1e3 * median(row['floor'] for row in times_by_round):.1f} ms, {operations} operations, ",
+        end="",
+    )
     print(f"{1e6 * extra / operations:.1f} µs each beyond a plain forward", flush=True)
     for spec in list(sides)[3:]:
-        ratio = median(row[spec] / row["floor"] for row in taken)
+        ratio = median(row[spec] / row["floor"] for row in times_by_round)
         verdict = "" if device.type == "cpu" else " (met)" if ratio <= TARGET else f" (target {TARGET})"
         print(f"  {spec:28} {ratio:.3f} of the floor{verdict}", flush=True)
 

@@ -513,7 +513,7 @@ def main() -> None:
     )
     options = arguments.parse_args()
     parts = options.parts or ["kernels", "profile", "speed", "ranks"]
-    begun = time.monotonic()
+    start = time.monotonic()
     compute_all_in_bfloat16()
     options.out.mkdir(parents=True, exist_ok=True)
     name = torch.cuda.get_device_name(options.device) if options.device.startswith("cuda") else options.device
@@ -535,13 +535,13 @@ def main() -> None:
             (options.out / f"profile-{title}.txt").write_text(table)
     if "speed" in parts:
         share = 0.6 if "ranks" in parts else 1.0
-        for row in measure_speeds(options, begun + share * options.seconds):
+        for row in measure_speeds(options, start + share * options.seconds):
             keep("speed", row)
     if "ranks" in parts:
         results["ranks"] = read_ranks(options.known)
-        for row in measure_ranks(options, begun + options.seconds):
+        for row in measure_ranks(options, start + options.seconds):
             keep("ranks", row)
-    print(f"{time.monotonic() - begun:.0f} s; {options.out / 'precision.md'}")
+    print(f"{time.monotonic() - start:.0f} s; {options.out / 'precision.md'}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
     python docs/shortcut_page.py --check    # says whether the page has the stored numbers
     python docs/shortcut_page.py --take F   # takes numbers and figure of a run with --out F
 
-Both models see the same 512 images, on which the stamp always names the class. Only the loss on the maps differs.
+Both models are trained on the same 512 images, on which the stamp always names the class. Only the loss on the maps differs.
 """
 
 from __future__ import annotations
@@ -216,8 +216,8 @@ def main(options: list[str]) -> int | str:
     arguments = parser.parse_args(options)
     page = PAGE.read_text()
     if arguments.check:
-        same = page == filled(page, json.loads(RESULTS.read_text()))
-        return 0 if same else "docs/how-to/shortcut.md is out of date; run python docs/shortcut_page.py"
+        is_current = page == filled(page, json.loads(RESULTS.read_text()))
+        return 0 if is_current else "docs/how-to/shortcut.md is out of date; run python docs/shortcut_page.py"
     if arguments.take:
         RESULTS.write_text((arguments.take / "shortcut.json").read_text())
         FIGURE.write_bytes((arguments.take / "shortcut.png").read_bytes())

@@ -60,11 +60,11 @@ def make_case(
     read: Callable[[Any], Tensor],
     pictures: int | None = None,
     *,
-    same: bool = True,
+    is_comparable: bool = True,
     at_most: float | None = None,
     note: str = "",
 ) -> Case:
-    """Our method relative to a peer; `read` converts our result to that of the peer, and with `same` both are compared."""
+    """Our method relative to a peer; `read` converts our result to that of the peer, and with `is_comparable` both are compared."""
     count = len(workload.images[:pictures])
     ours = partial(explain_batch, workload, spec, pictures, question="logit")
     if workload.arithmetic == "bf16":
@@ -72,7 +72,7 @@ def make_case(
         if "bf16" not in resolve(spec).facts.precision:
             note = f"{note}; ours is in TF32, since bfloat16 would not keep its ranks".removeprefix("; ")
             at_most = None
-    agree = (lambda: worst_spearman(read(ours()), theirs())) if same else None
+    agree = (lambda: worst_spearman(read(ours()), theirs())) if is_comparable else None
     return Case(
         "peers",
         spec,
@@ -82,7 +82,7 @@ def make_case(
         at_most=at_most,
         pictures=(count, count),
         agree=agree,
-        agreement=0.999 if same and workload.arithmetic != "bf16" else None,  # a converted module rounds more
+        agreement=0.999 if is_comparable and workload.arithmetic != "bf16" else None,  # a converted module rounds more
         note=note,
     )
 
@@ -101,7 +101,7 @@ def list_gradient_cases(workload: Workload, targets: Tensor) -> Iterator[Case]:
         targets[: len(workload.few)],
         get_peer_module(workload),
     )
-    each = max(1, AT_ONCE // len(images))  # points of every image at once
+    points = max(1, AT_ONCE // len(images))  # of every image at once
 
     def ig() -> Tensor:
         from captum.attr import IntegratedGradients
@@ -111,7 +111,7 @@ def list_gradient_cases(workload: Workload, targets: Tensor) -> Iterator[Case]:
             images,
             target=targets,
             n_steps=steps,
-            internal_batch_size=each * len(images),
+            internal_batch_size=points * len(images),
             return_convergence_delta=True,  # as ours always computes
         )
         return gradients.sum(1)
@@ -124,7 +124,7 @@ def list_gradient_cases(workload: Workload, targets: Tensor) -> Iterator[Case]:
             predict_targets(workload, workload.few),
         )  # ours also predicts the class first
         return peer.attribute(
-            images, nt_samples=steps, nt_samples_batch_size=min(each, steps), stdevs=1.0, target=targets
+            images, nt_samples=steps, nt_samples_batch_size=min(points, steps), stdevs=1.0, target=targets
         ).sum(1)
 
     def ixg() -> Tensor:
@@ -132,18 +132,18 @@ def list_gradient_cases(workload: Workload, targets: Tensor) -> Iterator[Case]:
 
         return InputXGradient(model).attribute(images, target=targets).sum(1)
 
-    note, beside = (
-        f"{each} points of every image at once on both sides",
+    note, make_peer_case = (
+        f"{points} points of every image at once on both sides",
         partial(make_case, workload, pictures=len(images)),
     )
-    yield beside(
+    yield make_peer_case(
         f"ig(steps={steps}, rounded=True)", "captum IntegratedGradients", ig, get_native_pixels, at_most=1.0, note=note
     )
     spec, note = f"smoothgrad(samples={steps})", f"{note}; {DRAWN.format('noise')}"
-    yield beside(
-        spec, "captum NoiseTunnel(Saliency)", smoothgrad, get_native_pixels, same=False, at_most=1.0, note=note
+    yield make_peer_case(
+        spec, "captum NoiseTunnel(Saliency)", smoothgrad, get_native_pixels, is_comparable=False, at_most=1.0, note=note
     )
-    yield beside("ixg(space='pixels')", "captum InputXGradient", ixg, get_native_pixels)
+    yield make_peer_case("ixg(space='pixels')", "captum InputXGradient", ixg, get_native_pixels)
 
 
 def list_painting_cases(workload: Workload, targets: Tensor) -> Iterator[Case]:
@@ -156,9 +156,9 @@ def list_painting_cases(workload: Workload, targets: Tensor) -> Iterator[Case]:
     def occlusion() -> Tensor:
         from captum.attr import Occlusion
 
-        window, peer, each = (3, height, width), Occlusion(workload.model), max(1, room // few)
+        window, peer, variants = (3, height, width), Occlusion(workload.model), max(1, room // few)
         return peer.attribute(
-            workload.images[:few], window, strides=window, target=targets[:few], perturbations_per_eval=each
+            workload.images[:few], window, strides=window, target=targets[:few], perturbations_per_eval=variants
         ).mean(1)
 
     def fitted(name: str) -> Tensor:
@@ -190,7 +190,14 @@ def list_painting_cases(workload: Workload, targets: Tensor) -> Iterator[Case]:
         spec = f"{name.lower()}(preset='captum', samples={samples})"
         note = f"{AT_MOST.format(min(room, samples))}; {DRAWN.format('coalitions')}"
         yield make_case(
-            workload, spec, f"captum {name}", partial(fitted, name), get_native_pixels, few, same=False, note=note
+            workload,
+            spec,
+            f"captum {name}",
+            partial(fitted, name),
+            get_native_pixels,
+            few,
+            is_comparable=False,
+            note=note,
         )
 
 

@@ -211,8 +211,8 @@ def draw_beyond(results: Results) -> Path | None:
                 convert_to_figure(replace(effects[0], method="tis", effect=0.0, low=0.0, high=0.0)),
             )
         )
-    ours = [row.method for row in rows if classify_method(row.method) == "ours"]
-    named = [method for method in ours if "of=" not in method] + [*RIVALS, "tis(masks=256)", "tis"]
+    new_methods = [row.method for row in rows if classify_method(row.method) == "ours"]
+    named = [method for method in new_methods if "of=" not in method] + [*RIVALS, "tis(masks=256)", "tis"]
     return plots.draw_scatter(
         "beyond",
         panels,
@@ -220,7 +220,7 @@ def draw_beyond(results: Results) -> Path | None:
         "faithfulness minus TIS's  (more is better)",
         log=True,
         names={method: plots.shorten_spec(method) for method in named},
-        orange=ours,
+        orange=new_methods,
         level=0.0,
     )
 

@@ -303,11 +303,11 @@ def draw_cost(results: Results) -> Path | None:
         for model in MODELS
         if select_rows(rows, model=model)
     }
-    ours = [row.method for row in rows if row.method.startswith("bayes")]
+    fits = [row.method for row in rows if row.method.startswith("bayes")]
     named = [*FITS[1:], *RIVALS, "genatt", "decompx+plus"]
     return plots.draw_scatter(
         "errors-cost", panels, "cost of a map, forward passes (a backward is two)", "faithfulness  (more is better)",
-        log=True, names={name: plots.shorten_spec(name) for name in named}, orange=ours, levels=find_ceiling_levels(results, rows), frontier=True,
+        log=True, names={name: plots.shorten_spec(name) for name in named}, orange=fits, levels=find_ceiling_levels(results, rows), frontier=True,
     )  # fmt: skip
 
 

@@ -157,13 +157,13 @@ def format_cell(row: TableFigure | None, printed: float | None, digits: int) -> 
     if row is None or isnan(row.mean):
         return "–"
     spread = "" if isnan(row.low) else f"\u00a0±\u00a0{format_number((row.high - row.low) / 2, digits)}"
-    lost = (
+    undefined = (
         f"\u00a0({row.undefined}\u00a0undefined)"
         if row.undefined and row.metric.split(": ")[0] != "pointing game"
         else ""
     )
     before = "" if printed is None else f"{format_number(printed, digits)}\u00a0→\u00a0"
-    return f"{before}{format_number(row.mean, digits)}{spread}{lost}"
+    return f"{before}{format_number(row.mean, digits)}{spread}{undefined}"
 
 
 def describe_stand_ins(plan: str, rows: Sequence[TableFigure]) -> str:

@@ -55,8 +55,8 @@ def draw_heatmap(
             axis.tick_params(length=0)
             axis.spines[:].set_visible(False)
             if centre is None or axis is axes.flat[-1]:
-                beside = axis if centre is None else axes.ravel().tolist()
-                bar = figure.colorbar(drawn, ax=beside, fraction=0.03, pad=0.015, extend="min" if centre is None else "neither")  # fmt: skip
+                colorbar_axes = axis if centre is None else axes.ravel().tolist()
+                bar = figure.colorbar(drawn, ax=colorbar_axes, fraction=0.03, pad=0.015, extend="min" if centre is None else "neither")  # fmt: skip
                 bar.set_label(unit)
                 bar.outline.set_visible(False)
         return save_figure(figure, name)

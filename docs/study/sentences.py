@@ -40,8 +40,8 @@ def format_number(value: float, digits: int, plus: bool = False) -> str:
 
 def format_nonzero(value: float, digits: int) -> str:
     """A number with up to two more digits if it would be rounded to 0."""
-    more = next((extra for extra in range(2) if round(value, digits + extra)), 2 if value else 0)
-    return format_number(value, digits + more)
+    extra = next((extra_digits for extra_digits in range(2) if round(value, digits + extra_digits)), 2 if value else 0)
+    return format_number(value, digits + extra)
 
 
 def count_digits(metric: str) -> int:

@@ -235,7 +235,7 @@ def test_a_new_metric_needs_its_maps_and_no_other_metric(filled, monkeypatch):
         fill(filled, metrics=["sparseness", "entropy"])
 
     assert {name for name, _ in seen} == {"genatt", "random", "entropy"}
-    assert len(rows_of(filled)) == 4 * 2 * 2  # the table is this plan's, whatever else is known
+    assert len(rows_of(filled)) == 4 * 2 * 2  # the table contains this plan only, not other stored rows
 
 
 @pytest.mark.slow
@@ -268,7 +268,7 @@ def test_a_folder_that_changed_is_listed_again(whole_folder, tmp_path, monkeypat
     with counting(monkeypatch) as seen:
         fill(tmp_path / "run", **plan)
 
-    assert seen == [("genatt", 1), ("sparseness", 1)]  # the other two are known, though their cells are others
+    assert seen == [("genatt", 1), ("sparseness", 1)]  # the rows of the other two are stored, though in other cells
     assert [row["image"] for row in rows_of(tmp_path / "run")] == ["0.png", "1.png", "2.png"]
     (whole_folder / "1.png").unlink()
     (whole_folder / "2.png").unlink()
@@ -323,7 +323,7 @@ def test_the_key_contains_every_option():
     assert hash_identity(resolve("GAE")) == hash_identity(resolve("genatt"))
     assert hash_identity(resolve("genatt(start=0)")) == hash_identity(
         resolve("genatt")
-    )  # what is its default is no other method
+    )  # an option with its default value gives the same method
     assert hash_identity(resolve_metric("pointing_game")) != hash_identity(resolve_metric("pointing_game(tolerance=3)"))
 
 

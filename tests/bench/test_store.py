@@ -188,7 +188,7 @@ def test_a_read_only_store_can_be_read(filled, monkeypatch):
         assert store.table().equals(before)
     with pytest.raises(DataError, match="cannot be opened: attempt to write"):
         Store(filled)
-    (filled / "ledger.sqlite-wal").write_bytes(b"half of it")  # what it says is not in the ledger yet
+    (filled / "ledger.sqlite-wal").write_bytes(b"half of it")  # its rows are not in the index yet
     with pytest.raises(DataError, match="cannot be opened"):
         Store(filled, create=False)
 

@@ -103,7 +103,7 @@ def test_a_figure_that_rests_on_one_of_many_images_has_no_interval():
 
     assert np.isnan([found["a"].low, found["a"].high]).all()
     assert found["b"].low < found["b"].high
-    assert found["b"].tied  # on the one image that both define, nothing can be told
+    assert found["b"].tied  # on the only image that both define, nothing is significant
 
 
 def test_ties_are_determined_on_rows_that_both_define():

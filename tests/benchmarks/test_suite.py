@@ -83,7 +83,7 @@ def test_the_command_measures_prints_and_keeps_everything(tmp_path, capsys, monk
 
 @pytest.mark.slow
 def test_the_script_starts_by_itself():
-    script = [sys.executable, ROOT / "benchmarks" / "run"]  # its first line asks for the python that is on the path
+    script = [sys.executable, ROOT / "benchmarks" / "run"]  # its first line uses the python on the path
     done = subprocess.run([*script, "--size", "test", "--list"], capture_output=True, text=True, check=True)
 
     assert "decompx+skipplus against forward + backward" in done.stdout
@@ -199,7 +199,7 @@ def test_a_file_is_whole_or_not_there(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="the script is a shell's")
 def test_the_gpu_script_continues_after_a_failure_and_stops_when_time_is_up(tmp_path):
-    python = tmp_path / "python3"  # stands in for the suite: says what it was asked, and fails at peers
+    python = tmp_path / "python3"  # replaces the suite: prints its arguments, and fails for peers
     python.write_text(
         '#!/bin/sh\nprintf "%s\\t" "$@" >>"$ASKED"\ncase "$*" in *peers*) echo broken >&2; exit 3;; esac\n'
     )

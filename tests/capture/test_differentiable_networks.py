@@ -224,7 +224,7 @@ def test_the_linearised_gradient_of_every_rule_can_be_differentiated(name, point
 
     def gradient(x: Tensor, weights: Tensor, upstream: Tensor) -> Tensor:
         mode = DifferentiableForward(lin)
-        parameters = nn.ParameterList([nn.Parameter(weights)])  # marks what it holds
+        parameters = nn.ParameterList([nn.Parameter(weights)])  # marks its inputs
         with mode.marking(parameters):
             held = weights.view_as(weights)
             held._vitreous_constant = True

@@ -266,7 +266,7 @@ def test_a_probe_can_be_moved_to_other_images() -> None:
     moved = probe.with_images(others)
 
     expected = Probe(seen("vit"), others, probe.targets, "margin")
-    assert torch.equal(moved.targets, probe.targets)  # the first pictures' classes, not the others'
+    assert torch.equal(moved.targets, probe.targets)  # the classes of the first images, not of the others
     torch.testing.assert_close(resolve("ixg")(moved).patches, resolve("ixg")(expected).patches)
 
 

@@ -344,7 +344,7 @@ def test_texts_have_names_and_the_provenance_records_the_target(tower, tmp_path)
     assert two.names == ("cat", "dog", "cat", "dog")
     assert each.names == ("cat", "dog")
     assert none.names == ("text 0", "text 1", "text 0", "text 1")
-    assert one.provenance["question"] == "cosine"  # also of a method whose paper asks for a probability
+    assert one.provenance["question"] == "cosine"  # also for a method whose paper explains a probability
     assert one.provenance["target"] == "text"
     assert one.provenance["texts"]["scale"] == pytest.approx(float(torch.e**2), rel=1e-6)
     assert one.logits is None  # one text has no probability

@@ -33,7 +33,7 @@ def test_a_cluster_that_loses_a_worker_gives_the_rows_of_one_process(original, t
         if cell.number == 1 and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        from vitreous.bench.ray import run_in_worker  # a worker's own, which nobody replaced
+        from vitreous.bench.ray import run_in_worker  # of the worker, not replaced by a test
 
         return run_in_worker(held, name, cell, threads, gpus)
 

@@ -48,7 +48,7 @@ def test_a_batch_has_annotations_in_model_coordinates():
     assert batch.labels.tolist() == [3, -1, 1]
     assert [one.size for one in batch.originals] == [(40, 30), (30, 40), (40, 30)]
     assert torch.equal(batch.objects[0], SEES.masks(samples[0].mask))
-    assert (batch.objects[1] == -1).all()  # nobody drew one
+    assert (batch.objects[1] == -1).all()  # it has no annotation
     assert (batch.objects[2] == 0).all()  # cut away
     assert batch.boxes[0].tolist() == SEES.boxes(samples[0].boxes, (30, 40)).tolist()
     assert batch.boxes[1] is None
@@ -104,7 +104,7 @@ def test_reading_ahead_is_bounded_and_ends_with_the_reader():
 
     before = threading.active_count()
     running = batches(Album("long", [str(i) for i in range(1000)], read), SEES, batch_size=4, workers=2)
-    assert begun == []  # nothing is read before it is asked for
+    assert begun == []  # images are read lazily
     next(running)
     running.close()
 

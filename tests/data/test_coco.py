@@ -119,7 +119,7 @@ def test_labels_can_be_those_of_imagenet(two):
 
 
 def test_without_names_the_largest_class_is_explained(two):
-    dataset = open_dataset(two)  # known by its layout
+    dataset = open_dataset(two)  # recognised by its layout
     preprocess = Preprocess(size=(8, 12), resize=(8, 12))
     (batch,) = batches(dataset, preprocess, batch_size=3)
 

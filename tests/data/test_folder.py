@@ -47,7 +47,7 @@ def test_a_folder_with_labels_boxes_and_masks(tmp_path):
     assert c.boxes is None
     assert np.array_equal(a.mask, np.where(ids == 255, -1, ids == 7))
     assert b.mask is None
-    assert (open_dataset(tmp_path)[0].mask[0] == 1).all()  # 255 is an object unless it is said to be ignored
+    assert (open_dataset(tmp_path)[0].mask[0] == 1).all()  # 255 is an object unless it is declared as ignored
 
 
 def test_one_folder_per_class(tmp_path):

@@ -128,7 +128,7 @@ def test_explain_writes_overlays_a_sheet_and_maps(tmp_path, capsys):
         Image.open(path).verify()
     assert Attribution.load(out / "a-photo.genatt.safetensors").targets.tolist() == [2, 5]
     said = capsys.readouterr()
-    assert said.out.count("class ") >= 5 + 1  # the five likeliest, under a heading, and what was asked for
+    assert said.out.count("class ") >= 5 + 1  # the five most likely classes, under a heading, and the requested one
     assert "probability" in said.out
     assert str(out / "a-photo.sheet.png") in said.out
     assert said.err == ""

@@ -50,7 +50,7 @@ def test_an_overlay_shows_the_image_where_scores_are_zero():
 
     shown = np.asarray(overlay_image(found, mode="nearest").resize((320, 240)).convert("L"), float)
 
-    corner = slice(10, 80), slice(60, 120)  # seen, and far from the patch
+    corner = slice(10, 80), slice(60, 120)  # inside the crop, and far from the patch
     likeness = np.corrcoef(shown[corner].ravel(), np.asarray(photograph.convert("L"), float)[corner].ravel())[0, 1]
     assert likeness > 0.95
 
@@ -167,7 +167,7 @@ def test_each_method_of_a_sheet_has_one_scale_per_image():
     drawn = sheet([small, large])
 
     strengths = np.array(colour_strength(drawn)).reshape(3, 3)[:, 1:]  # without the images themselves
-    assert (strengths[0] < 5).all()  # weak beside the other class of its image
+    assert (strengths[0] < 5).all()  # weak compared with the other class of its image
     assert (strengths[1:] > 60).all()  # the third row is alone with its image
     assert "one colour scale for all classes of an image, per method" in words(drawn)
     assert "own colour scale per map" in words(sheet([small, large], shared_scale=False))

@@ -68,7 +68,7 @@ def test_one_scale_for_a_strip_unless_every_layer_has_its_own():
 
     shared = [redness(Image.fromarray(p)).max() for p in panels(together)[2:]]
     own = [redness(Image.fromarray(p)).max() for p in panels(apart)[2:]]
-    assert shared[0] > shared[2] + 20  # layer 6 says three times as much as layer 4
+    assert shared[0] > shared[2] + 20  # scores of layer 6 are three times those of layer 4
     assert abs(own[0] - own[2]) <= 2
     assert "−1 … 1" in words(apart)
     assert "−3 … 3" in words(apart)

@@ -68,7 +68,7 @@ def test_a_long_method_shows_a_bar_on_a_terminal(tmp_path, impatient, terminal):
     shown = terminal.getvalue()
     assert "rise(masks=64)" in shown
     assert "/64" in shown
-    assert "explaining" not in shown  # of one image, how many are done says nothing
+    assert "explaining" not in shown  # with one image there is no count of images
 
 
 @pytest.mark.slow

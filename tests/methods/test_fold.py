@@ -36,7 +36,7 @@ def test_rows_that_would_overflow_are_scaled(fold, options):
 
     assert double[1].max() > torch.finfo(torch.float32).max
     assert single.isfinite().all()
-    torch.testing.assert_close(single[0], double[0], rtol=1e-4, atol=0)  # a row that fits is left as it is
+    torch.testing.assert_close(single[0], double[0], rtol=1e-4, atol=0)  # a row that does not overflow is unchanged
     torch.testing.assert_close(single[1] / single[1].sum(), double[1] / double[1].sum(), rtol=1e-4, atol=0)
 
 

@@ -537,7 +537,7 @@ def real(real_goldens, assets):
     return golden
 
 
-FLOAT32 = 3e-7  # captum returns float32 whatever it is given: what is stored is rounded
+FLOAT32 = 3e-7  # captum always returns float32, so the stored values are rounded
 
 
 def agree(golden: Golden, file: str, found: Tensor, reference: np.ndarray, rounding: float = 0.0) -> None:

@@ -195,7 +195,7 @@ def compare(golden: Golden, count: int) -> None:
             allowed = allowed + tolerance["atol_rel_to_max"] * np.abs(reference).max(1, keepdims=True)
             assert (np.abs(found.numpy() - reference) <= allowed).all(), key
 
-    # their centroids stand still under our step
+    # their centroids do not change in our iteration
     activations = torch.cat(probe.states[1:], -1)[:, probe.layout.prefix :].mT
     shift = (tis.lloyd(activations, centroids.to(activations)) - centroids) ** 2
     assert shift.sum((1, 2)).max() <= 1e-4

@@ -121,7 +121,7 @@ def test_metrics_on_one_grid_share_their_forwards(monkeypatch):
 
     for spec in ("aopc", "lodds(track='label')", "positive_auc", "positive_auc(preset='tokentm')"):
         measured(spec, attribution, asked, memo)
-    assert sum(shown) == 20 * COUNT  # the clean image is known
+    assert sum(shown) == 20 * COUNT  # the logits of the clean image are cached
     measured("negative_auc", attribution, asked, memo)
     assert sum(shown) == 29 * COUNT
 

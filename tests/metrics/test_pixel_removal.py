@@ -61,9 +61,7 @@ def reference(family, image, scores, rest, insert, each, start, kind, track):
 def test_each_metric_agrees_with_its_reference(family, verb, pixels):
     asked = probe(family)
     attribution = maps(asked, pixels=pixels)
-    if (
-        not pixels
-    ):  # enlarged patches have ties at the edges, which the reference does not know: a little ramp ends them
+    if not pixels:  # enlarged patches have ties, which the reference does not handle: a small ramp removes them
         ramp = torch.linspace(0, 1e-9, PIXELS, dtype=torch.float64).view(24, 32)
         attribution = Attribution(
             attribution.patches, asked.layout, asked.targets, "given", "pixel", attribution.pixels() + ramp
@@ -217,7 +215,7 @@ def test_equal_pixels_go_patch_by_patch():
 
     assert (ranks.sort(-1).values == torch.arange(PIXELS)).all()
     cells = ranks.view(COUNT, 3, 8, 4, 8).movedim(2, 3).flatten(3).flatten(1, 2)  # [b 12 64]
-    assert (cells.amax(-1) - cells.amin(-1) == 63).all()  # a patch goes as one
+    assert (cells.amax(-1) - cells.amin(-1) == 63).all()  # all pixels of a patch are removed together
     assert len({tuple(row) for row in cells.amin(-1).tolist()}) == COUNT
 
 

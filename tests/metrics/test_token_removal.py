@@ -121,7 +121,7 @@ def test_metrics_of_one_map_share_their_forwards(monkeypatch):
     measured("deletion_aopc(track='label')", attribution, asked, memo)
     measured("deletion_aopc(ratios=(0.2, 0.5))", attribution, asked, memo)
 
-    assert rows == [9]  # the whole image is known, the other nine are asked once
+    assert rows == [9]  # the logits of the whole image are cached, the other nine subsets run once
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -158,7 +158,7 @@ def test_ties_are_ordered_by_the_image_content():
     alone = resolve_metric("deletion_aopc")(flat[1], probe=probe("vit", some=slice(1, 2)))
     torch.testing.assert_close(alone.scores[0], found.scores[1], rtol=0, atol=1e-12)
     half = flat.patches.clone()
-    half[:, 3] = 1.0  # one patch stands out: it goes first, the others as before
+    half[:, 3] = 1.0  # the patch with the highest score is removed first, the others as before
     moved = patch_ranks(Attribution(half, asked.layout, asked.targets, "given"), asked)
     assert (moved[:, 3] == 0).all()
 
@@ -171,7 +171,7 @@ def test_a_map_without_opinion_scores_between_the_best_and_the_worst_on_a_model_
     weights = torch.rand(400, 12, generator=draw, dtype=torch.float64)
     drawn = torch.stack([torch.randperm(12, generator=draw) for _ in range(400)])
 
-    def kept(scores):  # a model whose answer is the sum of what it is shown
+    def kept(scores):  # a model whose output is the sum of its visible inputs
         left = rank_scores(scores, lambda: drawn)[:, None] >= torch.arange(13)[:, None]
         return (left * weights[:, None]).sum((1, 2))
 

@@ -236,7 +236,7 @@ def test_names_of_one_output_are_one_or_two():
 
 def test_class_names_of_a_replaced_head_are_dropped():
     model = build("vit")
-    model.num_classes = 1000  # as a timm model says whose head was replaced by hand
+    model.num_classes = 1000  # as in a timm model whose head was replaced by hand
 
     assert vitreous.wrap(model).classes is None
     assert with_observed_outputs(vitreous.wrap(model, black_box=True), pictures()).classes is None
@@ -274,12 +274,12 @@ def map_of(scores: list[float], score: float | None, method: str = "ixg") -> Att
         ([1e-28, -1e-28], 1.0, "ixg", True),
         ([4e-5, 4e-5], 1.0, "ixg", True),
         ([6e-5, -6e-5], 1.0, "ixg", False),
-        ([1e-28, 0.0], 1e-27, "ixg", False),  # small beside 1, not beside the score
+        ([1e-28, 0.0], 1e-27, "ixg", False),  # small compared with 1, not compared with the score
         ([1e-28, 0.0], 0.0, "ixg", False),
         ([1e-28, 0.0], None, "ixg", False),
         ([1e-3, 2e-3], 1e6, "rollout", False),  # not in units of the score
         ([0.0, 0.0], 1e6, "rollout", True),
-        ([1e-28, 0.0], 1.0, "given", True),  # a method of somebody else, signed
+        ([1e-28, 0.0], 1.0, "given", True),  # a signed third-party method
         ([float("nan"), 0.0], 1.0, "ixg", True),
         ([float("nan"), 1.0], 1.0, "ixg", False),
         ([float("nan"), float("nan")], 1.0, "ixg", False),

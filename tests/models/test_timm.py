@@ -278,7 +278,7 @@ def used(model: nn.Module) -> nn.Module:
 
 
 FEW = ("decompx", "genatt", "tokentm", "alti", "rollout", "gradcam")  # a method for each way through a model
-MIXED_HEADS = ("beit-3", "eva02-clip")  # a norm over all heads together: what one head sends is not defined
+MIXED_HEADS = ("beit-3", "eva02-clip")  # a norm over all heads: the contribution of one head is not defined
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -291,7 +291,7 @@ def test_no_method_modifies_the_model(family: str) -> None:
     for name in OWN if family == "vit" or family in MIXED_HEADS else FEW:
         try:
             METHODS[name](Probe(vit, pictures(1), torch.tensor([0])))
-        except ModelError as refusal:  # a method may refuse a model, and leaves no trace then either
+        except ModelError as refusal:  # a method may refuse a model, which is not modified then either
             refused[name] = str(refusal)
     Probe(vit, pictures(1)).score(torch.ones(1, 2, 12, dtype=torch.bool))
 

@@ -147,7 +147,7 @@ class InPlace(Convolutions):
     def features(self, x: Tensor) -> Tensor:
         x = self.blocks[0](x)
         state = F.relu(x, inplace=True)
-        state += self.blocks[1](state)  # changes what the block was given
+        state += self.blocks[1](state)  # changes the input of the block in place
         return state.mul_(2)
 
 

@@ -157,7 +157,7 @@ def operated(
             continue
         part.fused_attn = False
         if qk != 1:
-            damp(part.q_norm, qk)  # the last thing done to queries and keys, identity or not
+            damp(part.q_norm, qk)  # the last operation on queries and keys, possibly the identity
             damp(part.k_norm, qk)
         if v == 1:
             continue
@@ -180,7 +180,7 @@ class Scene:
 
     model: nn.Module
     target: int
-    X: list[Tensor] = field(default_factory=list)  # [N d] what enters each block, and at last what leaves the encoder
+    X: list[Tensor] = field(default_factory=list)  # [N d] input of each block, and the output of the encoder
     g: list[Tensor] = field(default_factory=list)  # dt/dX
     U: list[Tensor] = field(default_factory=list)  # [N d] first norm's output
     u: list[Tensor] = field(default_factory=list)  # dt/dU
@@ -240,7 +240,7 @@ def look(model: nn.Module, image: Tensor, target: int, question: str = "logit", 
         handles.append(watched_input(block, X))
         handles.append(watched(block.norm1, U))
         handles.append(watched_input(block.norm2, Y))
-        handles.append(watched(block.attn.attn_drop, A))  # softmax comes out of it unchanged
+        handles.append(watched(block.attn.attn_drop, A))  # the output of the softmax is unchanged
     handles.append(watched_input(model.norm, X))
     biased: list[tuple[int, Tensor, list[Tensor]]] = []  # where, the bias, what it was added to
     last = len(model.blocks)

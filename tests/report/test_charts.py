@@ -67,7 +67,10 @@ def test_radars_are_well_formed_for_any_name() -> None:
     tree = ElementTree.fromstring(drawn)
     paths = [next(one.iter("path")).get("d", "") for one in tree.iter("g") if one.get("class") == "line"]
 
-    assert [path.count("L") for path in paths] == [3, 1]  # the one that lacks an axis is left open
+    assert [path.count("L") for path in paths] == [
+        3,
+        1,
+    ]  # the polygon of the method without a value on one axis is open
 
 
 def test_lines_differ_without_colour() -> None:
@@ -124,7 +127,7 @@ def test_radars_show_all_methods_and_every_family(tmp_path: Path) -> None:
     group = draw_radars(block, standings_of(block))
 
     assert [card.title for card in group.cards] == ["Methods against each other", "decompx and its folds"]
-    assert "accuracy\u00a0↓" in group.cards[0].chart  # the axis says which way its metric points
+    assert "accuracy\u00a0↓" in group.cards[0].chart  # the axis shows the direction of its metric
 
 
 def test_curves_come_with_bands(tmp_path: Path) -> None:

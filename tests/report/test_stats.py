@@ -202,7 +202,7 @@ def test_a_difference_of_pooled_figures_is_pooled() -> None:
     after = {"score": np.array([0.0, 1.0]), "correct": np.array([0.0, 99.0]), "labelled": np.array([1.0, 99.0])}
     change, _, _ = compute_difference_interval(before, after, pool_accuracy, ["a", "b"])
 
-    assert change == pytest.approx(0.98)  # means over images would say 0
+    assert change == pytest.approx(0.98)  # means over images would be 0
 
 
 def test_no_common_number_is_no_difference_interval() -> None:

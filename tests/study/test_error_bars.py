@@ -124,7 +124,7 @@ def test_rows_that_were_not_measured_again_are_kept(tmp_path):
 
 
 def test_the_default_has_the_best_worst_case(tmp_path):
-    values = {  # faithfulness and AP on photographs; classes told apart and a blue object on Scenes; the stamp in two models
+    values = {  # faithfulness and AP on photographs; class discrimination and negative objects on Scenes; the stamp in two models
         "random": (0.5, 0.4, 0.5, 0.5, 0.5, 0.5),
         "temper": (1.5, 0.6, 1.0, 0.4, 1.0, 0.4),
         "temper(question='logit')": (1.4, 0.9, 0.8, 0.0, 1.0, 0.2),

@@ -84,7 +84,7 @@ def test_parallel_plans_run_in_processes_and_failures_are_reported_by_name(small
     assert [line.split(":")[0] for line in said] == ["fails", "small"]
     assert "no method 'genat'" in said[0]
     assert "3 images, 6 new rows" in said[1]
-    assert small("small") == 0  # it left what it would have left alone
+    assert small("small") == 0  # other files are unchanged
     assert capsys.readouterr().out.count("0 new rows") == 1
 
 

@@ -48,7 +48,7 @@ def quantiles(values):
 def test_figures_equal_the_reference_implementation(draw):
     scores = draw.normal(size=(3, 14))
     scores[1, 4] = np.nan
-    made = sheet(scores, images=[f"p{k // 2}" for k in range(14)])  # two questions an image
+    made = sheet(scores, images=[f"p{k // 2}" for k in range(14)])  # two rows an image
 
     for row, found in zip(scores, compute_figures(made, draws=300), strict=True):
         drawn = [slow_mean([row[place] for place in places]) for places in resamples(made.images, 300)]
@@ -60,7 +60,7 @@ def test_figures_equal_the_reference_implementation(draw):
 @pytest.mark.parametrize("higher", [True, False])
 def test_an_effect_equals_the_reference_implementation_and_the_library(draw, higher):
     scores = draw.normal(size=(2, 12)) + np.array([[0.4], [0.0]])
-    scores[0, 3] = np.nan  # a question that one of them does not answer is left out of both
+    scores[0, 3] = np.nan  # a row that is undefined for one method is left out of both
     made = sheet(scores, higher)
     found = compute_effect(made, "m0", "m1", draws=500)
 
@@ -126,7 +126,7 @@ def test_the_better_half_is_selected_by_ground_truth():
     truth = sheet(np.arange(6.0)[:, None] + np.zeros((6, 4)), metric="ap")
     metric = sheet(np.array([9, 8, 7, 1, 2, 3.0])[:, None] + np.zeros((6, 4)), metric="aopc")
 
-    assert compare_orders(metric, truth, draws=5).rho < 0  # what is bad by the truth is best by the metric
+    assert compare_orders(metric, truth, draws=5).rho < 0  # methods that are bad by ground truth are best by the metric
     assert compare_orders(metric, truth, "better half", draws=5).rho == pytest.approx(1)
     assert compute_ceiling(truth, draws=5).tau == pytest.approx(1)
 
@@ -169,7 +169,7 @@ def test_several_cells_are_confirmed_in_the_order_of_the_selection_half():
 def test_classes_are_compared_image_by_image_within_a_gap(draw):
     scores, others = draw.normal(size=(2, 2, 9))
     label = sheet(scores, probability=np.full(9, 0.1), explained="label")
-    order = draw.permutation(9)  # the predicted class may stand in another order
+    order = draw.permutation(9)  # rows of the predicted class may be in another order
     predicted = sheet(
         others[:, order], probability=np.full(9, 0.95), explained="predicted", images=[f"p{k}" for k in order]
     )

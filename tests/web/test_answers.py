@@ -253,7 +253,7 @@ def test_an_upload_is_named_by_its_bytes_and_explained(client):
     vit = vitreous.load("scenes")
     found = client.post("/api/explain", json={**subject, "method": "genatt", "targets": [0]}).json()["maps"][0]
     close(found["scores"], vitreous.explain(vit, Image.open(BytesIO(data)), [[0]], "genatt", "probability").patches[0])
-    assert found["evidence"] is None  # nobody knows it of a stranger's image
+    assert found["evidence"] is None  # unknown for an uploaded image
     code = client.post("/api/python", json={**subject, "methods": ["genatt"], "targets": [0]}).json()["code"]
     assert "Image.open('image.png')" in code
 

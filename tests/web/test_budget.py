@@ -79,7 +79,7 @@ def test_the_estimate_of_what_is_used_fits_the_limit(spec, limit):
     chosen = plan(spec, limit=limit)
     again = plan(chosen.spec, limit=limit)
 
-    assert again.used == chosen.used  # what was chosen for a spec is not reduced once more
+    assert again.used == chosen.used  # the number of samples of a spec is not reduced again
     assert chosen.used == chosen.asked or again.seconds <= limit / 2 or chosen.used == 16
     assert all(16 <= resolve(preview).options[chosen.option] < chosen.used for preview in chosen.previews)
 

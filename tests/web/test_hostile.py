@@ -315,7 +315,7 @@ def test_an_internal_error_is_reported_in_one_line(client, monkeypatch, caplog):
 
     assert "RuntimeError" in said
     assert "somebody" not in said
-    assert "the abacus" in caplog.text  # for whoever runs it
+    assert "the abacus" in caplog.text  # for the operator of the server
 
 
 @pytest.mark.slow

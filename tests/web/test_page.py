@@ -245,7 +245,9 @@ def test_the_page_explains_the_prediction(untouched):
     seen.page.click("#because >> text=Remove them")
     seen.until("document.getElementById('says-name').textContent === 'square-window house'")
     assert re.match(r"Without \d+ patches it now predicts square-window house", seen.says())
-    assert seen.page.evaluate("document.activeElement.textContent") == "Restore them"  # drawn anew, it keeps the focus
+    assert (
+        seen.page.evaluate("document.activeElement.textContent") == "Restore them"
+    )  # it keeps the focus when it is drawn again
     seen.page.keyboard.press("Enter")
     seen.until("document.getElementById('says-lead').textContent === 'The model predicts'")
 
@@ -270,7 +272,7 @@ def test_patches_are_removed_with_the_mouse_and_restored(untouched):
     for left in (28, 21, 14, 7):  # one stroke is one step
         seen.page.click("#undo")
         seen.until("n => document.getElementById('says-lead').textContent.startsWith(`Without ${n} `)", arg=left)
-    mouse.click(*at(7, 6))  # a patch that is gone comes back
+    mouse.click(*at(7, 6))  # a removed patch is restored
     seen.until("document.getElementById('says-lead').textContent.startsWith('Without 6 ')")
     seen.page.click("#restore")
     seen.until("document.getElementById('says-lead').textContent === 'The model predicts'")
@@ -338,7 +340,7 @@ def test_a_file_that_is_no_image_is_refused_with_a_message(bare_page, served):
     page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": b"nonsense"})
     page.wait_for_selector("#trouble:visible")
     assert page.inner_text("#trouble").startswith("That is not an image, or a damaged one")
-    assert page.locator(".row").count() >= 5  # what was there stays
+    assert page.locator(".row").count() >= 5  # the earlier content stays
 
 
 def test_two_classes_and_more_methods(visit):
@@ -432,7 +434,7 @@ def test_a_link_restores_the_screen(visit):
     again = visit(link)
 
     again.until("document.getElementById('says-lead').textContent.startsWith('Without')")
-    again.until("document.getElementById('code').textContent !== ''")  # it is asked for after the map
+    again.until("document.getElementById('code').textContent !== ''")  # requested after the map
     assert again.says() == seen.says()
     assert again.shares() == seen.shares()
     for probe in ("#share-says", "#film-sum b", "#code", "#chips"):
@@ -463,7 +465,7 @@ def test_image_scores_and_code_can_be_downloaded(visit, tmp_path, monkeypatch):
     assert [entry["method"] for entry in entries] == METHODS
     monkeypatch.chdir(tmp_path)
     names: dict = {"__name__": "exported"}
-    exec(compile(seen.page.text_content("#code"), "exported", "exec"), names)  # the lines as they stand on the screen
+    exec(compile(seen.page.text_content("#code"), "exported", "exec"), names)  # the lines on the screen
     for entry in entries:
         scores = names["maps"][entry["method"]].patches[0].tolist()
         assert entry["classes"][0]["scores"] == pytest.approx(scores, abs=1e-6, rel=1e-4)
