@@ -367,7 +367,7 @@ def test_the_command_prints_and_reports_the_table(toys, weights, tmp_path, capsy
     assert "reduced: 2 images of ImageNet-Segmentation instead of all" in said.err
     page = (tmp_path / "run" / "report.html").read_text()
     assert "<b>Reduced</b>" in page
-    assert "The paper's numbers beside ours" in page
+    assert "The paper's numbers and ours" in page
     assert ">55.42<" in page  # printed in the paper
 
 

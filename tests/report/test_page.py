@@ -164,8 +164,8 @@ def test_a_real_run_makes_a_whole_page(real: Path, capsys: pytest.CaptureFixture
         "Protocol and provenance",
     ):
         assert f"{title}</h" in text
-    assert "Made again for these images, since the run keeps no such maps: <code>decompx+" in text
-    assert text.count("Made again") == 1  # the run's own maps were not
+    assert "Computed again for these images, since the run did not store these maps: <code>decompx+" in text
+    assert text.count("Computed again") == 1  # the run's own maps were not
 
 
 def test_the_tables_of_a_real_run_equal_the_summary(real: Path) -> None:
