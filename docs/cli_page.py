@@ -57,7 +57,5 @@ def page() -> str:
 if __name__ == "__main__":
     text = page()
     if "--check" in sys.argv:
-        sys.exit(
-            0 if PAGE.read_text() == text else "docs/cli.md is out of date; run python docs/cli_page.py"
-        )
+        sys.exit(0 if PAGE.read_text() == text else "docs/cli.md is out of date; run python docs/cli_page.py")
     PAGE.write_text(text)

@@ -139,7 +139,7 @@ def test_the_backward_pass_stops_where_the_fold_does(spec: str, lowest: int, hol
     assert backwards == {"head": 1} | {f"block {i}": 1 for i in range(lowest, 4)}
 
 
-def test_the_backward_pass_runs_only_as_far_as_it_is_pulled() -> None:
+def test_the_backward_pass_runs_only_as_far_as_the_fold_iterates() -> None:
     model = build("vit-even")
     vit = from_timm(model)
 

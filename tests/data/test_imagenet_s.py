@@ -58,7 +58,7 @@ def test_ignored_pixels_can_be_left_out(three):
     assert np.array_equal(zebra.mask, strip((0, 10), (1, 6), (-1, 4)))
 
 
-def test_the_class_is_the_largest_in_sight_and_small_ones_are_skipped(three):
+def test_the_class_is_the_largest_visible_and_small_ones_are_skipped(three):
     sees = Preprocess((10, 10), (10, 10), "shortest")  # columns 5 to 15: 3 of class 1, 3 of class 2; 5 of class 3
 
     (batch,) = batches(open_dataset(three), sees)

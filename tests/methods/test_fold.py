@@ -41,7 +41,7 @@ def test_rows_that_would_overflow_are_scaled(fold, options):
 
 
 @pytest.mark.parametrize(("fold", "options"), [(rollout, {}), (plus, {"mode": "restart"})])
-def test_a_row_is_scaled_for_itself(fold, options):
+def test_every_row_is_scaled_separately(fold, options):
     together = rolled(fold, torch.float32, [1.0, 1e3], **options)
     for place, size in enumerate([1.0, 1e3]):
         assert (rolled(fold, torch.float32, [size], **options)[0] == together[place]).all()

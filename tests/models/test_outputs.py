@@ -47,7 +47,7 @@ class Brightness(nn.Module):
 
 @pytest.mark.parametrize("target", [None, 0, "age", "AGE", [0, 0], [["age"], ["age"]], torch.tensor([[0], [0]])])
 @pytest.mark.parametrize("shift", [-5.0, 0.0, 60.0])
-def test_every_way_to_name_the_one_output_explains_its_value(target, shift):
+def test_every_name_of_a_single_output_explains_its_value(target, shift):
     vit = regression(shift, classes=["age"])
 
     found = vitreous.explain(vit, pictures(), target, "ixg")

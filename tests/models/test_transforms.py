@@ -175,7 +175,7 @@ def test_a_transform_of_unknown_geometry_is_used_with_a_caveat(name):
         preprocess.window((40, 50))
 
 
-def test_a_processor_of_another_family_is_used_as_it_is():
+def test_a_processor_of_another_family_is_used_unchanged():
     transformers = pytest.importorskip("transformers")
     processor = transformers.ConvNextImageProcessor(size={"shortest_edge": 32}, crop_pct=0.9)
 
@@ -277,7 +277,7 @@ def test_load_takes_a_transform_in_place_of_the_models_own():
     assert vit.preprocess == Preprocess((112, 112), (112, 112), "stretch", "bilinear", (0.0,) * 3, (1.0,) * 3)
 
 
-def test_a_preprocess_stays_as_it_is():
+def test_a_preprocess_is_returned_unchanged():
     preprocess = Preprocess.plain(32)
 
     with warnings.catch_warnings():

@@ -80,7 +80,7 @@ def test_a_network_takes_images_of_another_size():
 
 
 @pytest.mark.parametrize("kind", ["doubled", "hooked"])
-def test_a_vit_that_computes_something_else_is_a_network_of_its_own_values(kind):
+def test_a_vit_with_an_overridden_forward_is_a_network(kind):
     if kind == "hooked":
         module = build("vit")
         module.blocks[1].register_forward_hook(lambda module, args, output: output * 1.01)
