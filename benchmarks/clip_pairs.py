@@ -7,8 +7,8 @@ WEIGHTS is a folder with `clip-vit-base-patch16.vision.safetensors` (Hugging Fac
 trimaps. One pair of images for each of ten breeds: the first two, or those from `--first` on. The similarity is the cosine
 along the principal directions of a gallery (every fourth image), without their mean: `explain_pair(…, reference=gallery,
 components=31)`. One pass per direction gives the contribution vectors at all layers from `--start` on; they are stored, so
-that a stopped run goes on and several can share the work. A row per pair and reading (a layer, or the mean of layers
-from one on):
+that a stopped run can continue and several can share the work. A row per pair and variant (a layer, or the mean of the
+layers from one on):
 
 inside      share of the positive interaction mass that falls on pairs of patches inside both animals
 area        the share expected by area: the product of the two animals' shares of their images
@@ -63,7 +63,7 @@ def embed_gallery(module: nn.Module, dataset: Any, path: Path) -> Tensor:
     return torch.load(path)
 
 
-def pairs_of_breeds(dataset: Any, count: int, first: int) -> list[tuple[Any, Any]]:
+def list_pairs(dataset: Any, count: int, first: int) -> list[tuple[Any, Any]]:
     """Two images of each of the first breeds."""
     breeds: dict[Any, list[Any]] = {}
     for index in range(len(dataset)):
@@ -74,7 +74,7 @@ def pairs_of_breeds(dataset: Any, count: int, first: int) -> list[tuple[Any, Any
     return [(samples[first], samples[first + 1]) for samples in list(breeds.values())[:count]]
 
 
-def layer_vectors(tower: vitreous.ViT, sample: Any, start: int, path: Path) -> Tensor:
+def compute_layer_vectors(tower: vitreous.ViT, sample: Any, start: int, path: Path) -> Tensor:
     """Contribution vectors [layers, patches, directions] of the patches at the input of every layer from `start` on."""
     if not path.exists():
         images, parts = PREPROCESS.batch([sample.image]).to(tower.device), []
@@ -86,7 +86,7 @@ def layer_vectors(tower: vitreous.ViT, sample: Any, start: int, path: Path) -> T
     return torch.load(path)
 
 
-def coverage(mask: Any, grid: tuple[int, int]) -> Tensor:
+def compute_coverage(mask: Any, grid: tuple[int, int]) -> Tensor:
     """Share of every patch that the animal covers, in the part of the image that the model sees."""
     values = torch.as_tensor(np.asarray(mask), dtype=torch.float32)[None, None]
     enlarged = functional.interpolate(values, size=(SIDE, SIDE), mode="nearest")
@@ -115,7 +115,7 @@ def measure(first: Tensor, second: Tensor, a: Tensor, b: Tensor) -> dict[str, fl
     }
 
 
-def readings(vectors: Tensor, start: int) -> dict[str, Tensor]:
+def list_variants(vectors: Tensor, start: int) -> dict[str, Tensor]:
     """Vectors of single layers, and means of all layers from one on."""
     depth = start + len(vectors)
     single = {f"layer {start + index}": layer for index, layer in enumerate(vectors)}
@@ -139,7 +139,7 @@ def draw(tower: vitreous.ViT, samples: tuple[Any, Any], vectors: list[Tensor], p
     pair.plot(lines=12).savefig(path, dpi=70)
 
 
-def interval(values: list[float]) -> tuple[float, float]:
+def compute_interval(values: list[float]) -> tuple[float, float]:
     """95 % bootstrap interval of the mean over pairs."""
     picks = np.random.default_rng(0).integers(0, len(values), (2000, len(values)))
     low, high = np.percentile(np.asarray(values)[picks].mean(1), [2.5, 97.5])
@@ -157,7 +157,7 @@ def summarise(rows: list[dict[str, Any]]) -> str:
         means = {key: float(np.mean([row[key] for row in own])) for key in MEASURES}
         cells = []
         for key in ("top", "inside", "partner"):
-            low, high = interval([row[key] for row in own])
+            low, high = compute_interval([row[key] for row in own])
             cells.append(f"{means[key]:.2f} [{low:.2f}, {high:.2f}]")
         lines.append(f"| {reading} | {' | '.join(cells)} | {means['long']:.2f} | {means['outside']:.2f} |")
     expected = [np.mean([row[key] for row in rows]) for key in ("top_area", "area", "partner_area")]
@@ -186,17 +186,17 @@ def main() -> None:
     wrapped = vitreous.wrap(module.to(chosen.device).requires_grad_(False), preprocess=PREPROCESS)
     tower = replace(wrapped, embedding="")  # every coordinate is a score to explain
     grid = tower.layout((SIDE, SIDE)).grid
-    pairs = pairs_of_breeds(dataset, chosen.count, chosen.first)
+    pairs = list_pairs(dataset, chosen.count, chosen.first)
     for samples in reversed(pairs) if chosen.reverse else pairs:
         for sample in samples:
-            layer_vectors(tower, sample, chosen.start, chosen.out / f"{sample.key}-{chosen.start}.pt")
+            compute_layer_vectors(tower, sample, chosen.start, chosen.out / f"{sample.key}-{chosen.start}.pt")
             print(sample.key, flush=True)
     rows: list[dict[str, Any]] = []
     for samples in pairs:
         paths = [chosen.out / f"{sample.key}-{chosen.start}.pt" for sample in samples]
-        stored = [layer_vectors(tower, s, chosen.start, path) for s, path in zip(samples, paths, strict=True)]
-        first, second = (readings(vectors, chosen.start) for vectors in stored)
-        covers = [coverage(sample.mask, grid) for sample in samples]
+        stored = [compute_layer_vectors(tower, s, chosen.start, path) for s, path in zip(samples, paths, strict=True)]
+        first, second = (list_variants(vectors, chosen.start) for vectors in stored)
+        covers = [compute_coverage(sample.mask, grid) for sample in samples]
         for name in first:
             about = {"a": samples[0].key, "b": samples[1].key, "reading": name}
             rows.append(about | measure(first[name], second[name], *covers))

@@ -1,7 +1,7 @@
 """Does torch.compile pay? `python benchmarks/compiled.py [--device cuda] [--dtype bfloat16] [--size b] [--batch 32] [--rounds 9]`
 
-The encoder as every question about subsets runs it, beside itself compiled: once for all lengths, and with a CUDA graph for each.
-Lengths are three of a deletion curve. Seconds of the first call, which compiles, stand beside the gain of those that follow.
+The encoder on subsets of tokens, plain and compiled: once for all lengths, and with a CUDA graph for each. Lengths are three of a
+deletion curve. Prints the seconds of the first call, which compiles, and the speed-up of later calls.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from statistics import median
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).parent))  # `suite` lives beside this file
+sys.path.insert(0, str(Path(__file__).parent))  # `suite` is next to this file
 
 from suite.bare import TENTHS
-from suite.bed import Bed, lay
-from suite.clock import seconds
+from suite.clock import measure_seconds
+from suite.workload import Workload, make_workload
 
 from vitreous.capture.forward import run
 from vitreous.capture.probe import Probe
@@ -40,20 +40,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16"))
     arguments = parser.parse_args()
-    bed = lay(arguments.size, arguments.device, arguments.batch, getattr(torch, arguments.dtype))
-    calls = {way: curve(bed, make) for way, make in WAYS.items()}
-    first = {way: seconds(call, bed.device) for way, call in calls.items()}
-    taken = [{way: seconds(call, bed.device) for way, call in calls.items()} for _ in range(arguments.rounds)]
+    workload = make_workload(arguments.size, arguments.device, arguments.batch, getattr(torch, arguments.dtype))
+    calls = {way: make_curve_call(workload, make) for way, make in WAYS.items()}
+    first = {way: measure_seconds(call, workload.device) for way, call in calls.items()}
+    rounds = [
+        {way: measure_seconds(call, workload.device) for way, call in calls.items()} for _ in range(arguments.rounds)
+    ]
     for way in WAYS:
-        gain = median(durations["as it is"] / durations[way] for durations in taken)
+        gain = median(durations["as it is"] / durations[way] for durations in rounds)
         print(f"{arguments.dtype}, {way}: {gain:.2f} × as fast, first call {first[way]:.1f} s", flush=True)
 
 
-def curve(bed: Bed, make: Callable) -> Callable[[], None]:
-    """What a deletion curve of the batch asks of the encoder."""
-    layout, tokens = bed.vit.layout(bed.vit.size), Probe(bed.vit, bed.images).tokens
-    ask = make(lambda tokens, index: run(bed.vit, tokens, TokenPositions(layout, index)))
-    inputs = [shortened(tokens, layout.prefix + layout.patches - int(ratio * layout.patches)) for ratio in TENTHS[::4]]
+def make_curve_call(workload: Workload, make: Callable) -> Callable[[], None]:
+    """Function that runs the encoder on the subsets of a deletion curve."""
+    layout, tokens = workload.vit.layout(workload.vit.size), Probe(workload.vit, workload.images).tokens
+    ask = make(lambda tokens, index: run(workload.vit, tokens, TokenPositions(layout, index)))
+    inputs = [
+        shorten_tokens(tokens, layout.prefix + layout.patches - int(ratio * layout.patches)) for ratio in TENTHS[::4]
+    ]
 
     @torch.no_grad()
     def call() -> None:
@@ -63,7 +67,7 @@ def curve(bed: Bed, make: Callable) -> Callable[[], None]:
     return call
 
 
-def shortened(tokens: Tensor, length: int) -> tuple[Tensor, Tensor]:
+def shorten_tokens(tokens: Tensor, length: int) -> tuple[Tensor, Tensor]:
     return tokens[:, :length].contiguous(), torch.arange(length, device=tokens.device).expand(len(tokens), -1)
 
 

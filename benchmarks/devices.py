@@ -1,12 +1,12 @@
-"""Does another device, or another precision, put the patches into the same order? Every method on the same images.
+"""Changes of the order of patches by another device or precision, for every method on the same images.
 
     python benchmarks/devices.py                                     # the embedded model on scenes
     python benchmarks/devices.py --weights vit_tiny.safetensors --pictures pets/ --json devices.json
 
 The reference is float32 on the CPU. Against it: float32 on the device, the same with TF32 for convolutions and products
 (torch's default has it for convolutions), and, for methods without a backward pass, bfloat16. All explain the class that the
-reference predicts, with the same seeds. 1 − ρ is one less Spearman's correlation of patch scores, `shift` the most places that
-one patch moves, as a share of all; both are the worst of all images.
+reference predicts, with the same seeds. 1 − ρ is one minus Spearman's correlation of patch scores, `shift` the largest change
+of the rank of a patch, as a share of all ranks; both are the worst of all images.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from vitreous.core.errors import Caveat, VitreousError
 from vitreous.methods.method import Method
 from vitreous.models.vit import ViT
 
-SAMPLED = ("masks", "samples")  # options that say how many random subsets are tried
+SAMPLED = ("masks", "samples")  # options that are numbers of random subsets
 
 
 @dataclass(frozen=True)
 class Run:
-    """One way to do the arithmetic."""
+    """Device and precision of a run."""
 
     name: str
     device: str
     dtype: torch.dtype = torch.float32
     tf32: bool = False
 
-    def wants(self, method: Method) -> bool:
+    def supports(self, method: Method) -> bool:
         return self.dtype == torch.float32 or method.backwards == 0
 
     @contextmanager
@@ -55,12 +55,12 @@ class Run:
             torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def runs(device: str) -> list[Run]:
-    more = [Run(f"{device} TF32", device, tf32=True)] if device.startswith("cuda") else []
-    return [Run(f"{device} float32", device), *more, Run(f"{device} bfloat16", device, torch.bfloat16)]
+def list_runs(device: str) -> list[Run]:
+    tf32_runs = [Run(f"{device} TF32", device, tf32=True)] if device.startswith("cuda") else []
+    return [Run(f"{device} float32", device), *tf32_runs, Run(f"{device} bfloat16", device, torch.bfloat16)]
 
 
-def model_on(arguments: argparse.Namespace, run: Run) -> ViT:
+def load_model(arguments: argparse.Namespace, run: Run) -> ViT:
     if arguments.weights is None:
         vit = vitreous.load("scenes", device=run.device)
     else:
@@ -69,8 +69,8 @@ def model_on(arguments: argparse.Namespace, run: Run) -> ViT:
     return vit
 
 
-def pictures_for(arguments: argparse.Namespace, vit: ViT) -> Tensor:
-    """As the model takes them, made once, so that every run sees the same numbers."""
+def load_images(arguments: argparse.Namespace, vit: ViT) -> Tensor:
+    """Preprocessed images, computed once, so that every run gets the same numbers."""
     if arguments.pictures is None:
         from vitreous.scenes import draw, tensor
 
@@ -85,42 +85,43 @@ def pictures_for(arguments: argparse.Namespace, vit: ViT) -> Tensor:
     return vit.preprocess.batch([open_image(file) for file in files[: arguments.count]])
 
 
-def methods(arguments: argparse.Namespace) -> list[Method]:
-    """Those asked for, or all; random subsets as many as `--samples` says."""
+def list_methods(arguments: argparse.Namespace) -> list[Method]:
+    """The requested methods, or all, with `--samples` random subsets."""
     resolved = [
         vitreous.resolve(spec) for spec in arguments.method or [entry["name"] for entry in vitreous.list_methods()]
     ]
     return [
-        method.with_options(**{key: arguments.samples for key in SAMPLED if key in free(method)}) for method in resolved
+        method.with_options(**{key: arguments.samples for key in SAMPLED if key in list_free_options(method)})
+        for method in resolved
     ]
 
 
-def free(method: Method) -> set[str]:
+def list_free_options(method: Method) -> set[str]:
     return method.known_options.keys() - method.options.keys()
 
 
 # ── ranks ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def ranks(scores: Tensor) -> Tensor:
-    """Places from 0 on, ties sharing the mean of theirs."""
+def compute_ranks(scores: Tensor) -> Tensor:
+    """Ranks from 0 on; ties get the mean of their ranks."""
     scores = scores.double().cpu()
     below = (scores[:, None] > scores[None]).sum(1)
-    same = (scores[:, None] == scores[None]).sum(1)
-    return below + (same - 1) / 2
+    equal = (scores[:, None] == scores[None]).sum(1)
+    return below + (equal - 1) / 2
 
 
-def moved(a: Tensor, b: Tensor) -> dict[str, float]:
-    """How far apart two maps of one image put its patches."""
-    x, y = ranks(a), ranks(b)
+def compare_ranks(a: Tensor, b: Tensor) -> dict[str, float]:
+    """Rank differences of two maps of an image."""
+    x, y = compute_ranks(a), compute_ranks(b)
     shift = float((x - y).abs().max() / max(len(x) - 1, 1))
     x, y = x - x.mean(), y - y.mean()
     length = float(x.norm() * y.norm())
     return {"1 - rho": max(0.0, 1 - float(x @ y) / length) if length else math.nan, "shift": shift}
 
 
-def worst(scores: Tensor, reference: Tensor) -> dict[str, float]:
-    pairs = [moved(a, b) for a, b in zip(scores, reference, strict=True)]
+def find_worst(scores: Tensor, reference: Tensor) -> dict[str, float]:
+    pairs = [compare_ranks(a, b) for a, b in zip(scores, reference, strict=True)]
     size = reference.double().abs().amax()
     gap = float((scores.double().cpu() - reference.double()).abs().amax() / size) if size else math.nan
     return {key: max(pair[key] for pair in pairs) for key in pairs[0]} | {"difference": gap}
@@ -129,8 +130,8 @@ def worst(scores: Tensor, reference: Tensor) -> dict[str, float]:
 # ── the table ────────────────────────────────────────────────────────────────────────────────────
 
 
-def explained(vit: ViT, images: Tensor, targets: Tensor | None, method: Method, run: Run) -> dict[str, Any]:
-    """Patch scores and seconds, or what went wrong in one sentence."""
+def explain_images(vit: ViT, images: Tensor, targets: Tensor | None, method: Method, run: Run) -> dict[str, Any]:
+    """Patch scores and seconds, or the error message."""
     start = time.perf_counter()
     try:
         with run.arithmetic(), warnings.catch_warnings():
@@ -144,20 +145,24 @@ def explained(vit: ViT, images: Tensor, targets: Tensor | None, method: Method, 
 
 def compare(arguments: argparse.Namespace, chosen: Sequence[Method]) -> dict[str, Any]:
     reference = Run("cpu float32", "cpu")
-    vit = model_on(arguments, reference)
-    images = pictures_for(arguments, vit)
-    targets = explained(vit, images, None, vitreous.resolve("random"), reference)["targets"]
-    references = {method.spec: explained(vit, images, targets, method, reference) for method in chosen}
+    vit = load_model(arguments, reference)
+    images = load_images(arguments, vit)
+    targets = explain_images(vit, images, None, vitreous.resolve("random"), reference)["targets"]
+    references = {method.spec: explain_images(vit, images, targets, method, reference) for method in chosen}
     rows: dict[str, dict[str, Any]] = {spec: {"cpu float32": summarise(result)} for spec, result in references.items()}
-    for run in runs(arguments.device):
-        vit = model_on(arguments, run)
-        for method in (method for method in chosen if run.wants(method)):
-            result = explained(vit, images, targets, method, run)
+    for run in list_runs(arguments.device):
+        vit = load_model(arguments, run)
+        for method in (method for method in chosen if run.supports(method)):
+            result = explain_images(vit, images, targets, method, run)
             rows[method.spec][run.name] = summarise(result, references[method.spec])
     facts = {"model": vit.name, "pictures": len(images), "torch": torch.__version__, "device": arguments.device}
     if arguments.device.startswith("cuda"):
         facts["device"] = torch.cuda.get_device_name(arguments.device)
-    return {**facts, "methods": rows, "largest": {run.name: largest(rows, run.name) for run in runs(arguments.device)}}
+    return {
+        **facts,
+        "methods": rows,
+        "largest": {run.name: find_largest(rows, run.name) for run in list_runs(arguments.device)},
+    }
 
 
 def summarise(result: dict[str, Any], reference: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -167,10 +172,12 @@ def summarise(result: dict[str, Any], reference: dict[str, Any] | None = None) -
     if not result["scores"].isfinite().all():
         return {"error": "some scores are not finite"}
     cell = {"seconds": round(result["seconds"], 3)}
-    return cell if reference is None or "error" in reference else cell | worst(result["scores"], reference["scores"])
+    return (
+        cell if reference is None or "error" in reference else cell | find_worst(result["scores"], reference["scores"])
+    )
 
 
-def largest(rows: dict[str, dict[str, Any]], run: str) -> dict[str, Any]:
+def find_largest(rows: dict[str, dict[str, Any]], run: str) -> dict[str, Any]:
     rows_with_ranks = {spec: cells[run] for spec, cells in rows.items() if "1 - rho" in cells.get(run, {})}
     if not rows_with_ranks:
         return {}
@@ -180,7 +187,7 @@ def largest(rows: dict[str, dict[str, Any]], run: str) -> dict[str, Any]:
     return {key: {"method": spec, "value": rows_with_ranks[spec][key]} for key, spec in by.items()}
 
 
-def markdown(table: dict[str, Any]) -> str:
+def format_markdown(table: dict[str, Any]) -> str:
     names = list(table["largest"])
     lines = [
         f"{table['model']}, {table['pictures']} images, against float32 on the CPU; {table['device']}, torch {table['torch']}",
@@ -189,9 +196,9 @@ def markdown(table: dict[str, Any]) -> str:
         "|---|---|" + "---|---|---|" * len(names),
     ]
     for spec, cells in table["methods"].items():
-        line = [f"`{spec}`", written(cells["cpu float32"])[0]]
+        line = [f"`{spec}`", format_cell(cells["cpu float32"])[0]]
         for name in names:
-            line += written(cells[name]) if name in cells else ["–", "–", "–"]
+            line += format_cell(cells[name]) if name in cells else ["–", "–", "–"]
         lines.append("| " + " | ".join(line) + " |")
     lines.append("")
     for name, most in table["largest"].items():
@@ -200,7 +207,7 @@ def markdown(table: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def written(cell: dict[str, Any]) -> list[str]:
+def format_cell(cell: dict[str, Any]) -> list[str]:
     if "error" in cell:
         return [cell["error"], "", ""]
     if "1 - rho" not in cell:
@@ -210,19 +217,19 @@ def written(cell: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="timm:vit_tiny_patch16_224", help="what --weights belong to")
+    parser.add_argument("--model", default="timm:vit_tiny_patch16_224", help="architecture of --weights")
     parser.add_argument("--weights", help="a checkpoint; without, the embedded model")
     parser.add_argument("--pictures", help="a folder; without, scenes")
     parser.add_argument("--count", type=int, default=4)
-    parser.add_argument("--samples", type=int, default=128, help="random subsets of the methods that draw some")
+    parser.add_argument("--samples", type=int, default=128, help="number of random subsets of sampling methods")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--method", action="append")
     parser.add_argument("--json", type=Path, help="also write the table as JSON")
     arguments = parser.parse_args()
     if arguments.weights is not None and arguments.pictures is None:
-        arguments.error("--weights of another model need --pictures that it knows")
-    table = compare(arguments, methods(arguments))
-    print(markdown(table))
+        parser.error("--weights of another model need --pictures of its classes")
+    table = compare(arguments, list_methods(arguments))
+    print(format_markdown(table))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n")
     failed = [spec for spec, cells in table["methods"].items() if any("error" in cell for cell in cells.values())]

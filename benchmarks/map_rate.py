@@ -80,7 +80,7 @@ def write_tars(folder: Path, jpegs: list[bytes], images: int) -> str:
     return f"wds:{folder}/images-{{00000..{numbers[-1]:05d}}}.tar"
 
 
-def memory_mib() -> float:
+def read_memory() -> float:
     """Resident memory of this process."""
     return next(
         float(line.split()[1]) / 1024
@@ -98,7 +98,7 @@ class RateMeter:
 
     def __call__(self, progress: MapProgress) -> None:
         if not self.points or progress.done_images >= self.points[-1][1] + self.step:
-            self.points.append((time.perf_counter(), progress.done_images, memory_mib()))
+            self.points.append((time.perf_counter(), progress.done_images, read_memory()))
 
     def rate(self, images: int) -> float:
         steady = [point for point in self.points if point[1] >= WARM * images]
@@ -108,27 +108,27 @@ class RateMeter:
         return next((memory for _, done, memory in self.points if done >= images), self.points[-1][2])
 
 
-def rate_in_memory(explainer: MapExplainer, batch: int, seconds: float) -> float:
+def measure_rate_in_memory(explainer: MapExplainer, batch: int, seconds: float) -> float:
     """Images/s of the pipeline's explain stage on one batch that is on the device already; results stay there."""
-    decoded = blank_batch(batch, explainer.preprocess.size)
+    decoded = make_blank_batch(batch, explainer.preprocess.size)
     images = torch.randn(batch, 3, *explainer.preprocess.size, device=explainer.vit.device)
-    done, begun = 0, 0.0
+    done, start = 0, 0.0
     with torch.inference_mode(False):
         for number in range(10_000):
             if number == 6:  # the first batches choose kernels, and record a CUDA graph
                 synchronise(explainer.vit.device)
-                done, begun = 0, time.perf_counter()
+                done, start = 0, time.perf_counter()
             explainer.explain_targets(decoded, range(batch), images, None, ("predicted",))
             done += batch
-            if number > 8 and time.perf_counter() - begun > seconds:
+            if number > 8 and time.perf_counter() - start > seconds:
                 break
             if number % 16 == 15:  # as in the pipeline, few batches are launched ahead
                 synchronise(explainer.vit.device)
     synchronise(explainer.vit.device)
-    return done / (time.perf_counter() - begun)
+    return done / (time.perf_counter() - start)
 
 
-def blank_batch(batch: int, size: tuple[int, int]) -> ImageBatch:
+def make_blank_batch(batch: int, size: tuple[int, int]) -> ImageBatch:
     """A decoded batch of black images."""
     return ImageBatch(
         SliceRange("", 0, 0, batch, False, False),
@@ -145,17 +145,17 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def launch_alone(explainer: MapExplainer, batch: int) -> tuple[float, list[str]]:
-    """Milliseconds to launch a batch while nothing else runs, and the lines that wait for the GPU meanwhile."""
-    decoded = blank_batch(batch, explainer.preprocess.size)
+def measure_launch(explainer: MapExplainer, batch: int) -> tuple[float, list[str]]:
+    """Milliseconds to launch a batch while nothing else runs, and the lines that wait for the GPU in that time."""
+    decoded = make_blank_batch(batch, explainer.preprocess.size)
     for _ in range(6):
         explainer(decoded)
     seconds = []
     for _ in range(5):
         synchronise(explainer.vit.device)
-        begun = time.perf_counter()
+        start = time.perf_counter()
         launched = explainer.launch(decoded)
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - start)
         explainer.finish(launched)
     lines: list[str] = []
     if explainer.vit.device.type == "cuda":
@@ -171,15 +171,17 @@ def launch_alone(explainer: MapExplainer, batch: int) -> tuple[float, list[str]]
     return 1e3 * float(np.median(seconds)), lines
 
 
-def decode_rates(spec: str, explainer: MapExplainer, processes: int, batch: int, images: int) -> dict[str, float]:
+def measure_decode_rates(
+    spec: str, explainer: MapExplainer, processes: int, batch: int, images: int
+) -> dict[str, float]:
     """Images/s of the decode stage alone: in one thread, and in all decoding processes."""
     source, preprocess, shard_size = open_source(spec), explainer.preprocess, explainer.job.shard_size
     works = [work for work, _ in zip(iterate_slices(source, 0, {}, 32, shard_size), range(8), strict=False)]
     decode_slice(source, preprocess, works[0])
-    begun = time.perf_counter()
+    start = time.perf_counter()
     for work in works[1:]:
         decode_slice(source, preprocess, work)
-    one_core = sum(len(work.items) for work in works[1:]) / (time.perf_counter() - begun)
+    one_core = sum(len(work.items) for work in works[1:]) / (time.perf_counter() - start)
     list_slices = partial(iterate_pending_slices, source, FolderState(), batch, shard_size, Share())
     points, done = [], 0
     with closing(decode(source, preprocess, list_slices, processes, batch)) as batches:
@@ -197,7 +199,7 @@ def decode_rates(spec: str, explainer: MapExplainer, processes: int, batch: int,
 
 def measure(folder: Path, job: MapJob, device: str, batch: int, processes: int, images: int) -> dict[str, Any]:
     """Run the whole pipeline: rate, seconds in all, time of the launching thread, and memory."""
-    meter, begun = RateMeter(images), time.perf_counter()
+    meter, start = RateMeter(images), time.perf_counter()
     spent: list[tuple[float, float]] = []  # begin and end of every launch
     launch = MapExplainer.launch
 
@@ -218,7 +220,7 @@ def measure(folder: Path, job: MapJob, device: str, batch: int, processes: int, 
     whole = (steady[-1][1] - steady[0][0]) / len(steady)
     return {
         "end_to_end": meter.rate(images),
-        "seconds": time.perf_counter() - begun,
+        "seconds": time.perf_counter() - start,
         "launch": 1e3 * launching,
         "wait": 1e3 * (whole - launching),
         "mib": {
@@ -227,7 +229,7 @@ def measure(folder: Path, job: MapJob, device: str, batch: int, processes: int, 
     }
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--model", default="timm:vit_base_patch16_224")
@@ -247,8 +249,8 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    options = arguments()
-    begun = time.perf_counter()
+    options = parse_arguments()
+    start = time.perf_counter()
     methods = options.method or ["decompx+skipplus", "temper"]
     precisions = options.precision or (["tf32", "bf16"] if options.device.startswith("cuda") else ["float32"])
     sides = options.side or [256, 500]
@@ -266,7 +268,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as place:
         folder = Path(place)
         for side, precision, method, images in plan:
-            if time.perf_counter() - begun > options.limit:
+            if time.perf_counter() - start > options.limit:
                 results["rows"].append({"side": side, "precision": precision, "method": method, "error": "time is up"})
                 continue
             jpegs = measured.get(side) or measured.setdefault(side, make_jpegs(side, min(options.distinct, images)))
@@ -275,10 +277,12 @@ def main() -> None:
             explainer = MapExplainer(job, options.device)
             if ("decoding", side) not in measured:
                 count = min(images, 8192)
-                measured["decoding", side] = decode_rates(spec, explainer, options.decoders, options.batch, count)
+                measured["decoding", side] = measure_decode_rates(
+                    spec, explainer, options.decoders, options.batch, count
+                )
             if (precision, method) not in measured:
-                rate = rate_in_memory(explainer, options.batch, options.seconds)
-                measured[precision, method] = rate, *launch_alone(explainer, options.batch)
+                rate = measure_rate_in_memory(explainer, options.batch, options.seconds)
+                measured[precision, method] = rate, *measure_launch(explainer, options.batch)
             in_memory, alone, lines = measured[precision, method]
             row = {
                 "side": side, "kib": float(np.mean([len(jpeg) for jpeg in jpegs])) / 1024, "precision": precision,

@@ -1,9 +1,9 @@
-"""What following a network's operations costs beside one plain forward and backward.
+"""Cost of intercepting a network's operations, relative to one plain forward and backward pass.
 
     python benchmarks/network_overhead.py                 on a CUDA device: Swin-B, batch 32, and ViT-B/16, batch 64, float32
-    python benchmarks/network_overhead.py --device cpu    a Swin with tiny tensors: Python's share alone, per operation
+    python benchmarks/network_overhead.py --device cpu    a Swin with tiny tensors: only the overhead of Python, per operation
 
-Weights are random. Ratios are medians over rounds, in which all sides take turns. On a CPU, process time is counted.
+Weights are random. Ratios are medians over rounds, in which all sides alternate. On a CPU, process time is measured.
 """
 
 from __future__ import annotations
@@ -56,80 +56,85 @@ def main() -> None:
         tiny = SwinTransformer(
             img_size=32, patch_size=1, embed_dim=12, depths=(2, 2, 18, 2), num_heads=(1, 1, 1, 1), window_size=4
         )
-        report("Swin, tiny tensors", tiny, (32, 32), 1, device, options.rounds)
+        report_ratios("Swin, tiny tensors", tiny, (32, 32), 1, device, options.rounds)
         return
     swin = timm.create_model("swin_base_patch4_window7_224", pretrained=False)
     vit = timm.create_model("vit_base_patch16_224", pretrained=False)
-    report("Swin-B, batch 32", swin, (224, 224), 32, device, options.rounds)
-    report("ViT-B/16, batch 64", vit, (224, 224), 64, device, options.rounds)
+    report_ratios("Swin-B, batch 32", swin, (224, 224), 32, device, options.rounds)
+    report_ratios("ViT-B/16, batch 64", vit, (224, 224), 64, device, options.rounds)
 
 
-def report(title: str, module: nn.Module, size: tuple[int, int], batch: int, device: torch.device, rounds: int) -> None:
+def report_ratios(
+    title: str, module: nn.Module, size: tuple[int, int], batch: int, device: torch.device, rounds: int
+) -> None:
     """Print the ratio of every method to one plain forward and backward."""
     module = module.eval().requires_grad_(False).to(device)
     network = as_network(module, size=size)
     images = torch.randn(batch, 3, *size, device=device)
     sides = {
-        "forward": lambda: forward(module, images),
-        "followed": lambda: followed(module, images),
-        "floor": lambda: floor(module, images),
-        **{spec: explainer(network, images, spec) for spec in SPECS},
-        **{f"{spec}, replayed": replayer(network, images, spec) for spec in SPECS if device.type == "cuda"},
+        "forward": lambda: run_forward(module, images),
+        "followed": lambda: run_followed(module, images),
+        "floor": lambda: run_floor(module, images),
+        **{spec: make_explainer(network, images, spec) for spec in SPECS},
+        **{f"{spec}, replayed": make_replayer(network, images, spec) for spec in SPECS if device.type == "cuda"},
     }
     for side in sides.values():  # warm up, and record graphs
         for _ in range(CALLS_BEFORE_RECORDING + 2):
             side()
-    taken = [{name: seconds(side, device) for name, side in sides.items()} for _ in range(rounds)]
-    operations = counted(module, images[:1])
-    extra = median(row["followed"] - row["forward"] for row in taken)
-    print(f"{title}: floor {1e3 * median(row['floor'] for row in taken):.1f} ms, {operations} operations, ", end="")
+    times_by_round = [{name: measure_seconds(side, device) for name, side in sides.items()} for _ in range(rounds)]
+    operations = count_operations(module, images[:1])
+    extra = median(row["followed"] - row["forward"] for row in times_by_round)
+    print(
+        f"{title}: floor {1e3 * median(row['floor'] for row in times_by_round):.1f} ms, {operations} operations, ",
+        end="",
+    )
     print(f"{1e6 * extra / operations:.1f} µs each beyond a plain forward", flush=True)
     for spec in list(sides)[3:]:
-        ratio = median(row[spec] / row["floor"] for row in taken)
+        ratio = median(row[spec] / row["floor"] for row in times_by_round)
         verdict = "" if device.type == "cpu" else " (met)" if ratio <= TARGET else f" (target {TARGET})"
         print(f"  {spec:28} {ratio:.3f} of the floor{verdict}", flush=True)
 
 
-def forward(module: nn.Module, images: Tensor) -> Tensor:
+def run_forward(module: nn.Module, images: Tensor) -> Tensor:
     with torch.enable_grad():
         return module(images.clone().requires_grad_())
 
 
-def followed(module: nn.Module, images: Tensor) -> Tensor:
-    """A forward whose operations are followed, without cuts and without a backward pass."""
+def run_followed(module: nn.Module, images: Tensor) -> Tensor:
+    """A forward pass whose operations are intercepted, without cuts and without a backward pass."""
     mode = LinearisedForward(LINEARISATIONS["tempered"])
     mode.detaches_parameters = False
     with torch.enable_grad(), mode:
         return module(images.clone().requires_grad_())
 
 
-def floor(module: nn.Module, images: Tensor) -> Tensor:
+def run_floor(module: nn.Module, images: Tensor) -> Tensor:
     leaf = images.clone().requires_grad_()
     with torch.enable_grad():
         score = module(leaf)[:, 0].sum()
     return torch.autograd.grad(score, leaf)[0]
 
 
-def explainer(network: Network, images: Tensor, spec: str) -> Callable[[], Any]:
+def make_explainer(network: Network, images: Tensor, spec: str) -> Callable[[], Any]:
     method, targets = resolve(spec).for_model(network), torch.zeros(len(images), dtype=torch.long, device=images.device)
     return lambda: method(probe_of(network, images, targets, "logit"))
 
 
-def replayer(network: Network, images: Tensor, spec: str) -> Callable[[], Any]:
+def make_replayer(network: Network, images: Tensor, spec: str) -> Callable[[], Any]:
     """The same as one CUDA graph, from the third call on."""
     method, graphs = resolve(spec).for_model(network), GraphCache()
     target = ClassTarget(torch.zeros(len(images), 1, dtype=torch.long, device=images.device))
     return lambda: run_recorded(graphs, network, images, target, method, resolve_score_function("logit"))
 
 
-def counted(module: nn.Module, images: Tensor) -> int:
+def count_operations(module: nn.Module, images: Tensor) -> int:
     mode = CountedForward(LINEARISATIONS["tempered"])
     with torch.enable_grad(), mode:
         module(images.clone().requires_grad_())
     return mode.operations
 
 
-def seconds(call: Callable[[], Any], device: torch.device) -> float:
+def measure_seconds(call: Callable[[], Any], device: torch.device) -> float:
     if device.type == "cpu":
         start = time.process_time()
         call()

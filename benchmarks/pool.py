@@ -2,8 +2,8 @@
 
 python benchmarks/pool.py --rounds 3
 
-Every setting runs through the same executor, the settings take turns, and the time until every worker has delivered once
-(imports, loading the model) does not count. The figures are medians of the rounds.
+Every setting uses the same executor, the settings alternate, and the time until every worker has returned a result
+(imports, loading the model) is not counted. Values are medians of the rounds.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ METHODS = ["genatt", "decompx+skipplus", "gradcam", "random"]
 METRICS = ["deletion_aopc", "insertion_aopc", "pointing_game", "sparseness"]
 
 
-def throughput(workers: int, threads: int, pictures: int, cut: int) -> float:
-    """Images per second, once every worker is at work."""
+def measure_throughput(workers: int, threads: int, pictures: int, cut: int) -> float:
+    """Images per second after all workers have started."""
     from vitreous.bench.plan_parser import plan_from_flags
     from vitreous.bench.pool import processes
     from vitreous.bench.work_cells import split_plan
@@ -38,8 +38,8 @@ def throughput(workers: int, threads: int, pictures: int, cut: int) -> float:
         assert not outcome.failed, outcome.failed
         moments.append((time.perf_counter(), outcome.image_count))
     warm = 2 * workers - 1
-    begun = moments[warm][0]
-    return sum(count for _, count in moments[warm + 1 :]) / (moments[-1][0] - begun)
+    start = moments[warm][0]
+    return sum(count for _, count in moments[warm + 1 :]) / (moments[-1][0] - start)
 
 
 def main() -> None:
@@ -53,16 +53,16 @@ def main() -> None:
     rates_by_setting: dict[str, list[float]] = {name: [] for name in SETTINGS}
     for _ in range(options.rounds):
         for name, (workers, threads) in SETTINGS.items():
-            rates_by_setting[name].append(throughput(workers, threads, options.pictures, options.slice))
+            rates_by_setting[name].append(measure_throughput(workers, threads, options.pictures, options.slice))
     print(
         f"{len(METHODS)} methods × {len(METRICS)} metrics, {options.pictures} scenes, median of {options.rounds} rounds"
     )
     for name, rates in rates_by_setting.items():
-        print(f"{name:30} {statistics.median(rates):6.2f} pictures/s  ({', '.join(f'{rate:.2f}' for rate in rates)})")
+        print(f"{name:30} {statistics.median(rates):6.2f} images/s  ({', '.join(f'{rate:.2f}' for rate in rates)})")
     alone, both, two = rates_by_setting.values()
     for name, base, expected in (("one single-threaded worker", alone, 1.5), ("one worker on both cores", both, 1.1)):
         ratio = statistics.median(rate / base_rate for rate, base_rate in zip(two, base, strict=True))
-        print(f"two workers / {name:28} {ratio:.2f}  (wanted: at least {expected})")
+        print(f"two workers / {name:28} {ratio:.2f}  (target: at least {expected})")
 
 
 if __name__ == "__main__":

@@ -3,12 +3,12 @@
     python benchmarks/precision.py --out out                                     # everything, in at most --seconds
     python benchmarks/precision.py speed --size b --method temper --precision bf16 --out out      # some rows
     python benchmarks/precision.py ranks --assets FOLDER --images 128 --out out
-    python benchmarks/precision.py ranks --known benchmarks/results/h200-precision.json --out out   # what is not measured yet
+    python benchmarks/precision.py ranks --known benchmarks/results/h200-precision.json --out out   # methods that are not measured yet
 
 `kernels` compares the Triton kernels with the torch operations that they replace. `speed` is milliseconds per image and the ratio to
 one forward and backward of timm's own module in the same precision and the same run (in bfloat16: a module whose weights were
 converted); `graph_ratio` is that of the method replayed as a CUDA graph, to the same floor. `ranks` compares maps with float64 on trained weights, if the assets have them: Spearman's correlation over patches, median
-and minimum over images; "bf16" forces bfloat16 products on every method, whatever it promises, "bf16 weights" converts the model.
+and minimum over images; "bf16" forces bfloat16 products on every method, also if its `facts.precision` does not allow them, "bf16 weights" converts the model.
 `profile` lists the operators of some rows. Results are written to precision.json as they come, and to precision.md.
 """
 
@@ -34,9 +34,9 @@ from torch import Tensor, nn
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
 
-from suite.bed import Bed, backward, lay  # noqa: E402
+from suite.workload import Workload, make_workload, run_backward  # noqa: E402
 
-import vitreous  # noqa: E402 - the suite and the package lie beside this file
+import vitreous  # noqa: E402 - the suite and the package are next to this file
 from vitreous import explanation  # noqa: E402
 from vitreous.capture import fused  # noqa: E402
 from vitreous.capture.cuda_graphs import CACHES, CALLS_BEFORE_RECORDING, cache_of, record  # noqa: E402
@@ -54,7 +54,7 @@ VARIANTS = ("temper+skipplus", "decompx+plus", "decompx+skipplus", "ixg+plus", "
 
 
 def compute_all_in_bfloat16() -> None:
-    """Compute every method in the precision that is asked for, whatever it promises."""
+    """Compute every method in the requested precision, also if its `facts.precision` does not allow it."""
     explanation.lowest_precision = lambda method: "bf16"
 
 
@@ -71,7 +71,7 @@ def draw_random(device: str) -> Callable[..., Tensor]:
     return random
 
 
-def kernel_differences(
+def measure_kernel_differences(
     device: str, tokens: int = 197, widths: Sequence[int] = (192, 768, 1000, 1024)
 ) -> Iterator[dict[str, Any]]:
     """Largest difference between each kernel and torch's operations in float64, relative to the largest value."""
@@ -85,8 +85,8 @@ def kernel_differences(
             x, y, upstream, skip = (random(4, tokens, width, dtype=dtype) for _ in range(4))
             weight, bias = random(width), random(width)
             row = {"dtype": str(dtype).removeprefix("torch."), "width": width}
-            yield row | compared("row_dot", kernels.row_dot(x, y), (x.double() * y.double()).sum(-1))
-            yield row | compared("row_dot, one vector", kernels.row_dot(x, weight), x.double() @ weight.double())
+            yield row | compare_values("row_dot", kernels.row_dot(x, y), (x.double() * y.double()).sum(-1))
+            yield row | compare_values("row_dot, one vector", kernels.row_dot(x, weight), x.double() @ weight.double())
             parts = (x.double(), y.double() - skip.double())
             for name, ours, theirs in zip(
                 ("xx", "xy", "yy"),
@@ -94,18 +94,20 @@ def kernel_differences(
                 [(a * b).sum(-1) for a, b in combinations_with_replacement(parts, 2)],
                 strict=True,
             ):
-                yield row | compared(f"token_products, {name}", ours, theirs)
+                yield row | compare_values(f"token_products, {name}", ours, theirs)
             active = F.gelu(x)
             active[0, 0, :4] = x[0, 0, :4] = 0
             ratio = (active.double() / x.double()).nan_to_num(nan=0.5)
-            yield row | compared("ratio", kernels.ratio_backward(x, active, upstream, 0.5), ratio * upstream.double())
+            yield row | compare_values(
+                "ratio", kernels.ratio_backward(x, active, upstream, 0.5), ratio * upstream.double()
+            )
             total, normed, mean, rstd = kernels.norm_forward(x, y, weight, bias, 1e-6, dtype)
             exact = x.double() + y.double()
-            yield row | compared("sum", total, exact)
+            yield row | compare_values("sum", total, exact)
             norm = nn.LayerNorm(width, eps=1e-6, device=device, dtype=torch.float64).requires_grad_(False)
             norm.weight.copy_(weight)
             norm.bias.copy_(bias)
-            yield row | compared("norm", normed, norm(exact))
+            yield row | compare_values("norm", normed, norm(exact))
             for mode in ("exact", "frozen", "fixed"):
                 leaf = total.double().requires_grad_()
                 expected = torch.autograd.grad(Linearisation(norm=mode).normalise(norm, leaf), leaf, upstream.double())[
@@ -113,16 +115,16 @@ def kernel_differences(
                 ]
                 tensors = (upstream, skip, total, weight, mean, rstd, mode, dtype, torch.bfloat16)
                 first, second = kernels.norm_backward(*tensors)
-                yield row | compared(f"norm backward, {mode}", first, expected + skip.double())
-                yield row | compared(f"norm backward, {mode}, copy", second, expected + skip.double())
+                yield row | compare_values(f"norm backward, {mode}", first, expected + skip.double())
+                yield row | compare_values(f"norm backward, {mode}, copy", second, expected + skip.double())
         attention = random(2, 3, tokens, tokens, dtype=dtype).abs()
         gradient, factor = random(2, 3, tokens, tokens, dtype=dtype), random(2, 3, tokens).abs()
         expected = (attention.double() * gradient.double().clamp(min=0) * factor.double()[:, :, None]).mean(1)
         row = {"dtype": str(dtype).removeprefix("torch."), "width": tokens}
-        yield row | compared("positive_mean", kernels.positive_mean(attention, gradient, factor), expected)
+        yield row | compare_values("positive_mean", kernels.positive_mean(attention, gradient, factor), expected)
 
 
-def attention_differences(
+def measure_attention_differences(
     device: str, tokens: int = 197, widths: Sequence[int] = (8, 64, 80, 160), **tile: Any
 ) -> Iterator[dict[str, Any]]:
     """The same for kernels that read attention from queries, keys and values of 2 images, and gradients of 2 targets each."""
@@ -133,27 +135,33 @@ def attention_differences(
     random = draw_random(device)
     for width in widths:
         row = {"dtype": "bfloat16", "width": width}
-        q, k, v = random(2, tokens, 3, 3, width, dtype=torch.bfloat16).permute(2, 0, 3, 1, 4)  # as one layer gives them
+        q, k, v = random(2, tokens, 3, 3, width, dtype=torch.bfloat16).permute(
+            2, 0, 3, 1, 4
+        )  # views of one tensor, as a qkv layer returns them
         upstream = random(4, tokens, 3, width, dtype=torch.bfloat16).transpose(1, 2)
         factor = random(4, 3, tokens).abs()
         exact = FusedAttention(*(x.double() for x in (q, k, v)), width**-0.5, v)
         tensors = (q, k, v, width**-0.5, upstream)
         for name, weight in (("positive_mean of q, k, v", None), ("positive_mean of q, k, v, weighted", factor)):
             expected = exact.positive_mean(upstream.double(), None if weight is None else weight.double())
-            yield row | compared(name, triton_attention.positive_mean(*tensors, weight, **tile), expected)
+            yield row | compare_values(name, triton_attention.positive_mean(*tensors, weight, **tile), expected)
         expected = exact.presence_grad(upstream.double())
-        yield row | compared("presence_grad of q, k, v", triton_attention.presence_grad(*tensors, **tile), expected)
-        if width > 128:  # its products of values are torch's
+        yield row | compare_values(
+            "presence_grad of q, k, v", triton_attention.presence_grad(*tensors, **tile), expected
+        )
+        if width > 128:  # wider values use torch's products
             continue
         shift, projected, gram = random(3, width), random(4, tokens, 3, width), random(3, width, width)
         shared, squared = triton_kernels.value_products(v, shift, projected, gram @ gram.mT)
         moved = v.double().repeat_interleave(2, 0) - shift.double()[:, None]
-        yield row | compared("value_products, shared", shared, (projected.double().transpose(1, 2) * moved).sum(-1))
+        yield row | compare_values(
+            "value_products, shared", shared, (projected.double().transpose(1, 2) * moved).sum(-1)
+        )
         expected = ((moved @ (gram @ gram.mT).double()) * moved).sum(-1)
-        yield row | compared("value_products, squared", squared, expected, allowed=3e-3)  # in TF32
+        yield row | compare_values("value_products, squared", squared, expected, allowed=3e-3)  # in TF32
 
 
-def compared(name: str, values: Tensor, expected: Tensor, allowed: float | None = None) -> dict[str, Any]:
+def compare_values(name: str, values: Tensor, expected: Tensor, allowed: float | None = None) -> dict[str, Any]:
     gap = float((values.double() - expected).abs().max() / expected.abs().max())
     allowed = allowed or (2e-5 if values.dtype == torch.float32 else 8e-3)
     return {"kernel": name, "difference": gap, "agrees": gap < allowed}
@@ -162,30 +170,32 @@ def compared(name: str, values: Tensor, expected: Tensor, allowed: float | None 
 # ── speed ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def wait() -> None:
+def synchronise() -> None:
     """Wait for the GPU, if there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
-def seconds(work: Callable[[], Any]) -> float:
-    wait()
-    begun = time.perf_counter()
+def measure_seconds(work: Callable[[], Any]) -> float:
+    synchronise()
+    start = time.perf_counter()
     work()
-    wait()
-    return time.perf_counter() - begun
+    synchronise()
+    return time.perf_counter() - start
 
 
-def speeds(options: argparse.Namespace, deadline: float) -> Iterator[dict[str, Any]]:
+def measure_speeds(options: argparse.Namespace, deadline: float) -> Iterator[dict[str, Any]]:
     for size in options.size or ("b", "l"):
-        bed = lay(size, options.device, options.batch)
-        half = copy.deepcopy(bed.model).to(torch.bfloat16)
-        # the shortest first, if there is too little time for all
+        workload = make_workload(size, options.device, options.batch)
+        half = copy.deepcopy(workload.model).to(torch.bfloat16)
+        # the fastest first, in case there is too little time for all
         for precision in [name for name in reversed(PRECISIONS) if name in (options.precision or PRECISIONS)]:
-            model, images = (half, bed.images.bfloat16()) if precision == "bf16" else (bed.model, bed.images)
-            # in bfloat16 what is not a product of the blocks is in TF32, which a scope of float32 would forbid
+            model, images = (
+                (half, workload.images.bfloat16()) if precision == "bf16" else (workload.model, workload.images)
+            )
+            # in bfloat16 the products outside of the blocks are in TF32, which a scope of float32 would forbid
             with computing("tf32" if precision == "bf16" else precision, torch.device(options.device)):
-                floor = lambda model=model, images=images: backward(model, images)  # noqa: E731
+                floor = lambda model=model, images=images: run_backward(model, images)  # noqa: E731
                 for spec in options.method or SPEED:
                     if time.monotonic() > deadline:
                         yield {
@@ -195,20 +205,27 @@ def speeds(options: argparse.Namespace, deadline: float) -> Iterator[dict[str, A
                             "error": "left out: the time is up",
                         }
                         continue
-                    yield {"size": size, "precision": precision, "method": spec} | timed(
-                        bed, spec, precision, floor, options
+                    yield {"size": size, "precision": precision, "method": spec} | time_method(
+                        workload, spec, precision, floor, options
                     )
         if time.monotonic() < deadline:
-            yield autocast_floor(bed, options)
+            yield measure_autocast_floor(workload, options)
 
 
-def timed(bed: Bed, spec: str, precision: str, floor: Callable[[], Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Milliseconds per image of a method and of the floor, in turns; also as CUDA graphs, and in bfloat16 without the kernels."""
+def time_method(
+    workload: Workload, spec: str, precision: str, floor: Callable[[], Any], options: argparse.Namespace
+) -> dict[str, Any]:
+    """Milliseconds per image of a method and of the floor, measured alternately; also as CUDA graphs, and in bfloat16 without the kernels."""
     method = vitreous.resolve(spec)
 
     def ours(cuda_graph: bool = False) -> Tensor:
         return vitreous.explain(
-            bed.vit, bed.images, method=method, batch_size=len(bed.images), precision=precision, cuda_graph=cuda_graph
+            workload.vit,
+            workload.images,
+            method=method,
+            batch_size=len(workload.images),
+            precision=precision,
+            cuda_graph=cuda_graph,
         ).patches
 
     def replayed() -> Tensor:
@@ -218,47 +235,47 @@ def timed(bed: Bed, spec: str, precision: str, floor: Callable[[], Any], options
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Caveat)
             ours(), floor(), ours(), floor()  # compile and warm up
-            graph_floor = recorded_floor(floor)
+            graph_floor = record_floor(floor)
             for _ in range(CALLS_BEFORE_RECORDING + 2):
                 replayed(), graph_floor()
             rounds = [
                 {
-                    "ours": seconds(ours),
-                    "floor": seconds(floor),
-                    "graph": seconds(replayed),
-                    "graph floor": seconds(graph_floor),
+                    "ours": measure_seconds(ours),
+                    "floor": measure_seconds(floor),
+                    "graph": measure_seconds(replayed),
+                    "graph floor": measure_seconds(graph_floor),
                 }
                 for _ in range(options.rounds)
             ]
             ratios = [times["ours"] / times["floor"] for times in rounds]
             row = {
-                "ms": per_image(rounds, "ours", bed),
-                "floor_ms": per_image(rounds, "floor", bed),
+                "ms": compute_ms_per_image(rounds, "ours", workload),
+                "floor_ms": compute_ms_per_image(rounds, "floor", workload),
                 "ratio": statistics.median(ratios),
                 "spread": [min(ratios), max(ratios)],
-                "graph_ms": per_image(rounds, "graph", bed),
+                "graph_ms": compute_ms_per_image(rounds, "graph", workload),
                 "graph_ratio": statistics.median(times["graph"] / times["floor"] for times in rounds),
-                "graph_floor_ms": per_image(rounds, "graph floor", bed),
-                "is_replayed": any(recording is not None for recording in cache_of(bed.vit).recordings.values()),
+                "graph_floor_ms": compute_ms_per_image(rounds, "graph floor", workload),
+                "is_replayed": any(recording is not None for recording in cache_of(workload.vit).recordings.values()),
             }
-            CACHES.pop(bed.vit, None)
+            CACHES.pop(workload.vit, None)
             if precision == "bf16":
                 with without_kernels():
                     ours()
-                    plain = [seconds(ours) for _ in range(options.rounds)]
-                row["eager_ratio"] = statistics.median(plain) / (1e-3 * row["floor_ms"] * len(bed.images))
+                    plain = [measure_seconds(ours) for _ in range(options.rounds)]
+                row["eager_ratio"] = statistics.median(plain) / (1e-3 * row["floor_ms"] * len(workload.images))
     except (RuntimeError, VitreousError) as problem:
         return {"error": f"{type(problem).__name__}: {str(problem).splitlines()[0][:200]}"}
     return row
 
 
-def per_image(rounds: list[dict[str, float]], side: str, bed: Bed) -> float:
+def compute_ms_per_image(rounds: list[dict[str, float]], side: str, workload: Workload) -> float:
     """Median milliseconds per image of one side."""
-    return 1e3 * statistics.median(times[side] for times in rounds) / len(bed.images)
+    return 1e3 * statistics.median(times[side] for times in rounds) / len(workload.images)
 
 
-def recorded_floor(floor: Callable[[], Any]) -> Callable[[], Any]:
-    """The floor as a CUDA graph; as it is where there is no GPU."""
+def record_floor(floor: Callable[[], Any]) -> Callable[[], Any]:
+    """The floor as a CUDA graph; unchanged without a GPU."""
     if not torch.cuda.is_available():
         return floor
     recording = record(lambda _: floor(), [torch.zeros(1, device="cuda")])
@@ -275,28 +292,28 @@ class without_kernels:  # noqa: N801 - a context
         fused.load_kernels = self.before
 
 
-def autocast_floor(bed: Bed, options: argparse.Namespace) -> dict[str, Any]:
+def measure_autocast_floor(workload: Workload, options: argparse.Namespace) -> dict[str, Any]:
     """One forward and backward of the float32 module under torch's autocast, to compare with the converted module."""
 
     def work() -> Tensor:
         with torch.autocast(torch.device(options.device).type, torch.bfloat16):
-            return backward(bed.model, bed.images)
+            return run_backward(workload.model, workload.images)
 
     work()
-    durations = [seconds(work) for _ in range(options.rounds)]
+    durations = [measure_seconds(work) for _ in range(options.rounds)]
     return {
-        "size": bed.size,
+        "size": workload.size,
         "precision": "autocast",
         "method": "floor",
-        "floor_ms": 1e3 * statistics.median(durations) / len(bed.images),
+        "floor_ms": 1e3 * statistics.median(durations) / len(workload.images),
     }
 
 
 # ── ranks ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def trained(options: argparse.Namespace) -> tuple[Callable[[], vitreous.ViT], Tensor, str]:
-    """Loader of a trained model, images for it, and a text about them with a place for their number.
+def load_trained(options: argparse.Namespace) -> tuple[Callable[[], vitreous.ViT], Tensor, str]:
+    """Loader of a trained model, images for it, and a description with a placeholder for their number.
 
     The model is ViT-Ti/16 of the assets, else the embedded model.
     """
@@ -319,7 +336,7 @@ def trained(options: argparse.Namespace) -> tuple[Callable[[], vitreous.ViT], Te
         chosen = photographs[::step][: options.images]
         return (
             load,
-            vit.preprocess.batch(list(map(opened, chosen))),
+            vit.preprocess.batch(list(map(open_photograph, chosen))),
             f"ViT-Ti/16 as trained, {{}} photographs, on {place}",
         )
     scenes = [vitreous.scenes.draw(("single", "pair")[i % 2], seed=7, index=i) for i in range(options.images)]
@@ -329,15 +346,15 @@ def trained(options: argparse.Namespace) -> tuple[Callable[[], vitreous.ViT], Te
     return load, torch.stack(list(map(vitreous.scenes.tensor, scenes))), f"the embedded model, {{}} scenes, on {place}"
 
 
-def opened(file: Path) -> Any:
+def open_photograph(file: Path) -> Any:
     from vitreous.models.image_input import open_image
 
     return open_image(file)
 
 
-def rank_rows(options: argparse.Namespace, deadline: float) -> Iterator[dict[str, Any]]:
-    """Ranks of all methods that are not known; those of many passes come last, on as many images as there is time for."""
-    load, images, about = trained(options)
+def measure_ranks(options: argparse.Namespace, deadline: float) -> Iterator[dict[str, Any]]:
+    """Rank correlations of all methods that are not measured yet; slow methods come last, with as many images as time allows."""
+    load, images, about = load_trained(options)
     exact, single, half = load(), load(), load()
     exact.module.double()
     half.module.bfloat16()
@@ -348,7 +365,7 @@ def rank_rows(options: argparse.Namespace, deadline: float) -> Iterator[dict[str
         "bf16": (single, "bf16"),
         "bf16 weights": (half, None),
     }
-    measured = {row["method"] for row in known_ranks(options.known)}
+    measured = {row["method"] for row in read_ranks(options.known)}
     names = [method["name"] for method in vitreous.list_methods()]
     specs = options.method or [spec for spec in [*VARIANTS, *names] if spec not in measured]
     specs.sort(key=lambda spec: bool(vitreous.resolve(spec).facts.trial))
@@ -359,9 +376,9 @@ def rank_rows(options: argparse.Namespace, deadline: float) -> Iterator[dict[str
         return scores
 
     for place, spec in enumerate(specs):
-        begun = time.monotonic()
+        start = time.monotonic()
         row: dict[str, Any] = {"method": spec, "on": about.format(len(images))}
-        if begun > deadline:
+        if start > deadline:
             yield row | {"error": "left out: the time is up"}
             continue
         method = vitreous.resolve(spec)
@@ -372,14 +389,14 @@ def rank_rows(options: argparse.Namespace, deadline: float) -> Iterator[dict[str
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                first = seconds(lambda method=method: explain(exact, method, 4))
-                share = 1.3 * (deadline - begun) / (len(specs) - place)  # most methods need less than their share
+                first = measure_seconds(lambda method=method: explain(exact, method, 4))
+                share = 1.3 * (deadline - start) / (len(specs) - place)  # most methods need less than their share
                 count = next((n for n in (128, 64, 32, 16) if first / 4 * n * 2 < share), 8)
                 count = min(count, len(images))
                 row["on"] = about.format(count)
                 reference = explain(exact, method, count)
                 for name, (vit, precision) in modes.items():
-                    rank_correlations = correlations(explain(vit, method, count, precision), reference)
+                    rank_correlations = correlate_ranks(explain(vit, method, count, precision), reference)
                     row[name] = {
                         "median": float(rank_correlations.nanmedian()),
                         "min": float(rank_correlations.min()),
@@ -387,48 +404,48 @@ def rank_rows(options: argparse.Namespace, deadline: float) -> Iterator[dict[str
                     }
             except (RuntimeError, TypeError, ValueError, VitreousError) as problem:
                 row["error"] = f"{type(problem).__name__}: {str(problem).splitlines()[0][:200]}"
-        yield row | {"spec": method.spec, "seconds": round(time.monotonic() - begun, 2)}
+        yield row | {"spec": method.spec, "seconds": round(time.monotonic() - start, 2)}
         torch.cuda.empty_cache()
 
 
-def known_ranks(files: Sequence[Path]) -> list[dict[str, Any]]:
+def read_ranks(files: Sequence[Path]) -> list[dict[str, Any]]:
     """Rows of earlier results."""
     return [row for file in files for row in json.loads(file.read_text())["ranks"]]
 
 
-def ranks(scores: Tensor) -> Tensor:
-    """Ranks of each row, ties sharing the mean of theirs, less their mean."""
+def compute_ranks(scores: Tensor) -> Tensor:
+    """Ranks of each row minus their mean; ties get the mean of their ranks."""
     scores = scores.double()
     places = (scores[:, :, None] > scores[:, None]).sum(-1) + (scores[:, :, None] == scores[:, None]).sum(-1) / 2
     return places - places.mean(-1, keepdim=True)
 
 
-def correlations(scores: Tensor, reference: Tensor) -> Tensor:
+def correlate_ranks(scores: Tensor, reference: Tensor) -> Tensor:
     """Spearman's correlation of every row."""
-    return F.cosine_similarity(ranks(scores), ranks(reference), dim=-1).cpu()
+    return F.cosine_similarity(compute_ranks(scores), compute_ranks(reference), dim=-1).cpu()
 
 
 # ── profiles ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def profiles(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
+def profile_methods(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
     from torch.profiler import ProfilerActivity, profile
 
-    bed = lay((options.size or ["b"])[0], options.device, options.batch)
-    half = copy.deepcopy(bed.model).to(torch.bfloat16)
-    images = bed.images.bfloat16()
-    works: dict[str, Callable[[], Any]] = {"floor": lambda: backward(half, images)}
+    workload = make_workload((options.size or ["b"])[0], options.device, options.batch)
+    half = copy.deepcopy(workload.model).to(torch.bfloat16)
+    images = workload.images.bfloat16()
+    works: dict[str, Callable[[], Any]] = {"floor": lambda: run_backward(half, images)}
     for spec in options.method or ("temper", "genatt", "tokentm"):
         method = vitreous.resolve(spec)
         works[spec] = lambda method=method: vitreous.explain(
-            bed.vit, bed.images, method=method, batch_size=len(bed.images), precision="bf16"
+            workload.vit, workload.images, method=method, batch_size=len(workload.images), precision="bf16"
         )
     for name, work in works.items():
         work(), work()
-        wait()
+        synchronise()
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recording:
             work()
-            wait()
+            synchronise()
         yield (
             name,
             recording.key_averages().table(sort_by="self_cuda_time_total", row_limit=30, max_name_column_width=70),
@@ -438,11 +455,11 @@ def profiles(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
 # ── results ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def markdown(results: dict[str, Any]) -> str:
+def format_markdown(results: dict[str, Any]) -> str:
     lines = [results["machine"], ""]
-    wrong = [row for row in results.get("kernels", []) if not row.get("agrees")]
+    failed = [row for row in results.get("kernels", []) if not row.get("agrees")]
     if "kernels" in results:
-        lines += [f"Kernels: {len(results['kernels'])} comparisons, {len(wrong)} wrong", *map(json.dumps, wrong), ""]
+        lines += [f"Kernels: {len(results['kernels'])} comparisons, {len(failed)} wrong", *map(json.dumps, failed), ""]
     if results.get("speed"):
         lines += [
             "| size | method | precision | ms / image | floor | ratio | spread | ratio as a graph | ratio without kernels |",
@@ -496,7 +513,7 @@ def main() -> None:
     )
     options = arguments.parse_args()
     parts = options.parts or ["kernels", "profile", "speed", "ranks"]
-    begun = time.monotonic()
+    start = time.monotonic()
     compute_all_in_bfloat16()
     options.out.mkdir(parents=True, exist_ok=True)
     name = torch.cuda.get_device_name(options.device) if options.device.startswith("cuda") else options.device
@@ -507,24 +524,24 @@ def main() -> None:
     def keep(part: str, row: dict[str, Any]) -> None:
         results.setdefault(part, []).append(row)
         (options.out / "precision.json").write_text(json.dumps(results, indent=1) + "\n")
-        (options.out / "precision.md").write_text(markdown(results))
+        (options.out / "precision.md").write_text(format_markdown(results))
         print(json.dumps(row), flush=True)
 
     if "kernels" in parts:
-        for row in [*kernel_differences(options.device), *attention_differences(options.device)]:
+        for row in [*measure_kernel_differences(options.device), *measure_attention_differences(options.device)]:
             keep("kernels", row)
     if "profile" in parts:
-        for title, table in profiles(options):
+        for title, table in profile_methods(options):
             (options.out / f"profile-{title}.txt").write_text(table)
     if "speed" in parts:
         share = 0.6 if "ranks" in parts else 1.0
-        for row in speeds(options, begun + share * options.seconds):
+        for row in measure_speeds(options, start + share * options.seconds):
             keep("speed", row)
     if "ranks" in parts:
-        results["ranks"] = known_ranks(options.known)
-        for row in rank_rows(options, begun + options.seconds):
+        results["ranks"] = read_ranks(options.known)
+        for row in measure_ranks(options, start + options.seconds):
             keep("ranks", row)
-    print(f"{time.monotonic() - begun:.0f} s; {options.out / 'precision.md'}")
+    print(f"{time.monotonic() - start:.0f} s; {options.out / 'precision.md'}")
 
 
 if __name__ == "__main__":

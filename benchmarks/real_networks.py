@@ -101,7 +101,7 @@ class MobileSam(nn.Module):
 
 
 def load_mobile_sam(path: Path) -> MobileSam:
-    """MobileSAM with the published weights; every one of them finds its place except TinyViT's own classifier."""
+    """MobileSAM with the published weights; all are loaded except TinyViT's own classifier."""
     weights = torch.load(path, map_location="cpu", weights_only=True)
     model = MobileSam()
     state: dict[str, Tensor] = {}
@@ -115,7 +115,7 @@ def load_mobile_sam(path: Path) -> MobileSam:
             _, number, kind = rest.split(".")
             state[f"neck.{NECK_NAMES[number]}.{kind}"] = value
         elif not rest.startswith(("head.", "norm_head.")):
-            state[f"encoder.{timm_name(rest)}"] = value
+            state[f"encoder.{rename_weight(rest)}"] = value
     shared = "sam.shared_image_embedding.positional_embedding"
     state["sam.prompt_encoder.shared_embedding.positional_embedding"] = state[shared]
     missing, unexpected = model.load_state_dict(state, strict=False)
@@ -125,7 +125,7 @@ def load_mobile_sam(path: Path) -> MobileSam:
     return model.eval().requires_grad_(False)
 
 
-def timm_name(name: str) -> str:
+def rename_weight(name: str) -> str:
     """timm's name of a weight of TinyViT."""
     name = re.sub(r"^patch_embed\.seq\.0\.", "patch_embed.conv1.", name)
     name = re.sub(r"^patch_embed\.seq\.2\.", "patch_embed.conv2.", name)
@@ -133,20 +133,20 @@ def timm_name(name: str) -> str:
     return re.sub(r"^layers\.", "stages.", name).replace(".c.", ".conv.")
 
 
-def best_mask(output: dict[str, Tensor]) -> Tensor:
-    """Logits [b H W] of the mask that the model itself calls the best."""
+def select_best_mask(output: dict[str, Tensor]) -> Tensor:
+    """Logits [b H W] of the mask with the highest predicted quality."""
     best = output["quality"].argmax(-1)
     return output["masks"][torch.arange(len(best)), best]
 
 
-def mean_logit_inside(output: dict[str, Tensor]) -> Tensor:
+def compute_mean_logit(output: dict[str, Tensor]) -> Tensor:
     """Mean logit inside the predicted mask, which is held fixed."""
-    logits = best_mask(output)
+    logits = select_best_mask(output)
     inside = (logits.detach() > 0).to(logits)
     return (logits * inside).sum((1, 2)) / inside.sum((1, 2)).clamp(min=1)
 
 
-def innermost_point(mask: Tensor) -> tuple[int, int]:
+def find_innermost_point(mask: Tensor) -> tuple[int, int]:
     """Row and column of the pixel of a mask that is farthest from its outside."""
     from scipy.ndimage import distance_transform_edt
 
@@ -155,7 +155,7 @@ def innermost_point(mask: Tensor) -> tuple[int, int]:
     return int(row), int(column)
 
 
-def mask_network(module: MobileSam, blocks: list[str] | None) -> Network:
+def make_mask_network(module: MobileSam, blocks: list[str] | None) -> Network:
     start = time.perf_counter()
     network = vitreous.see_through(
         module,
@@ -175,33 +175,37 @@ def explain_masks(weights: Path, pets: str, out: Path, count: int, device: str) 
     first image is explained with all blocks too, to show that.
     """
     module = load_mobile_sam(weights / "mobile_sam.pt").to(device)
-    network = mask_network(module, ["encoder.stages.2.blocks.*", "encoder.stages.3.blocks.*"])
+    network = make_mask_network(module, ["encoder.stages.2.blocks.*", "encoder.stages.3.blocks.*"])
     rows: list[dict[str, Any]] = []
-    for sample in samples(pets, count):
-        images = network_input(network, sample.image)
-        objects = as_mask(sample.mask, SIDE)
-        row, column = innermost_point(objects[0] > 0)
+    for sample in list_samples(pets, count):
+        images = make_network_input(network, sample.image)
+        objects = resize_mask(sample.mask, SIDE)
+        row, column = find_innermost_point(objects[0] > 0)
         module.points = torch.tensor([[[[float(column), float(row)]]]])
         with torch.no_grad():
-            predicted = nn.functional.interpolate(best_mask(module(images))[None], size=(SIDE, SIDE), mode="bilinear")
+            predicted = nn.functional.interpolate(
+                select_best_mask(module(images))[None], size=(SIDE, SIDE), mode="bilinear"
+            )
         annotated, animal = objects >= 0, objects > 0
         inside = (predicted[0].cpu() > 0) & annotated
         overlap = float((inside & animal).sum() / (inside | animal).sum())
-        attributions = [vitreous.explain(network, images, method=method, score=mean_logit_inside) for method in METHODS]
+        attributions = [
+            vitreous.explain(network, images, method=method, score=compute_mean_logit) for method in METHODS
+        ]
         for method, attribution in zip(METHODS, attributions, strict=True):
             rows.append(
                 {"image": sample.key, "score": "mask", "method": method, "iou": overlap, "missing": network.missing}
-                | measure(network, attribution, objects, mean_logit_inside)
+                | measure(network, attribution, objects, compute_mean_logit)
             )
             print(json.dumps(rows[-1]), flush=True)
         sheet(attributions).savefig(out / f"{Path(sample.key).stem}.png", dpi=60)
-        rows.append({"image": sample.key, "score": "mask", "method": "chance", **chance(objects)})
+        rows.append({"image": sample.key, "score": "mask", "method": "chance", **compute_chance(objects)})
         if not any(row["score"] == "mask, all stages" for row in rows):
-            every_block = mask_network(module, None)
-            attribution = vitreous.explain(every_block, images, method="temper", score=mean_logit_inside)
+            every_block = make_mask_network(module, None)
+            attribution = vitreous.explain(every_block, images, method="temper", score=compute_mean_logit)
             rows.append(
                 {"image": sample.key, "score": "mask, all stages", "method": "temper"}
-                | measure(every_block, attribution, objects, mean_logit_inside)
+                | measure(every_block, attribution, objects, compute_mean_logit)
             )
             print(json.dumps(rows[-1]), flush=True)
             sheet([attribution]).savefig(out / f"{Path(sample.key).stem}-all-stages.png", dpi=60)
@@ -234,14 +238,14 @@ def explain_similarity(weights: Path, pets: str, out: Path, count: int, device: 
     preprocess = Preprocess.plain((224, 224), CLIP_MEAN, CLIP_STD)
     network = vitreous.see_through(module, "CLIP ViT-B/16", size=(224, 224), preprocess=preprocess)
     print(f"{network}: missing share {network.missing:.1e}", flush=True)
-    chosen = [samples(pets, count), samples(pets, count, second=True)]
-    images = [torch.cat([network_input(network, sample.image) for sample in side]) for side in chosen]
+    chosen = [list_samples(pets, count), list_samples(pets, count, second=True)]
+    images = [torch.cat([make_network_input(network, sample.image) for sample in side]) for side in chosen]
     with torch.no_grad():
         first, second = (nn.functional.normalize(module(side).image_embeds, dim=-1) for side in images)
     mean = torch.cat([first, second]).mean(0)
     rows = []
     for index, (sample, other) in enumerate(zip(*chosen, strict=True)):
-        objects = as_mask(sample.mask, 224)
+        objects = resize_mask(sample.mask, 224)
         for name, reference in (("cosine", second[index]), ("centred", second[index] - mean)):
             image, score = images[0][index : index + 1], vitreous.scores.cosine(reference)
             attributions = [vitreous.explain(network, image, method=method, score=score) for method in METHODS]
@@ -252,14 +256,14 @@ def explain_similarity(weights: Path, pets: str, out: Path, count: int, device: 
                 rows.append(about | {"method": method} | measure(network, attribution, objects, score))
                 print(json.dumps(rows[-1]), flush=True)
             sheet(attributions).savefig(out / f"{Path(sample.key).stem}-{name}.png", dpi=60)
-            rows.append({"image": sample.key, "score": name, "method": "chance", **chance(objects)})
+            rows.append({"image": sample.key, "score": name, "method": "chance", **compute_chance(objects)})
     return rows
 
 
 # ── both ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def samples(pets: str, count: int, second: bool = False) -> list[Any]:
+def list_samples(pets: str, count: int, second: bool = False) -> list[Any]:
     """The first image of each breed, or the second."""
     dataset = open_dataset(f"pets:{pets}")
     chosen: dict[Any, list[Any]] = {}
@@ -271,12 +275,12 @@ def samples(pets: str, count: int, second: bool = False) -> list[Any]:
     return [pair[int(second)] for pair in list(chosen.values())[:count]]
 
 
-def network_input(network: Network, image: Any) -> Tensor:
+def make_network_input(network: Network, image: Any) -> Tensor:
     assert network.preprocess is not None
     return network.preprocess.batch([image]).to(network.device)
 
 
-def as_mask(mask: Any, side: int) -> Tensor:
+def resize_mask(mask: Any, side: int) -> Tensor:
     """Mask [1 side side] of an image that is square: 1 object, 0 background, -1 border."""
     values = torch.as_tensor(np.asarray(mask), dtype=torch.float32)[None, None]
     return nn.functional.interpolate(values, size=(side, side), mode="nearest")[0].to(torch.int8)
@@ -287,8 +291,8 @@ def measure(network: Network, attribution: Any, objects: Tensor, score: Any) -> 
     return {metric: float(result.scores[0]) for metric, result in zip(METRICS, results, strict=True)}
 
 
-def chance(objects: Tensor) -> dict[str, float]:
-    """What a random map has on average: the share of the animal."""
+def compute_chance(objects: Tensor) -> dict[str, float]:
+    """Expected value of a random map: the share of the animal."""
     return dict.fromkeys(METRICS, float((objects > 0).sum() / (objects >= 0).sum()))
 
 
@@ -306,11 +310,11 @@ def summarise(rows: list[dict[str, Any]]) -> str:
         "Cosine of the pairs": [row["value"] for row in rows if row["score"] == "cosine" and "value" in row],
         "Share of a score that the check at load loses": [row["missing"] for row in rows if "missing" in row],
     }
-    sentences = [f"{name}: {spread(values)}." for name, values in facts.items() if values]
+    sentences = [f"{name}: {format_range(values)}." for name, values in facts.items() if values]
     return "\n".join([*lines, "", " ".join(sentences)])
 
 
-def spread(values: list[float]) -> str:
+def format_range(values: list[float]) -> str:
     """Mean and range of several numbers."""
     low, mean, high = min(values), float(np.mean(values)), max(values)
     return f"{mean:.2g}" if low == high else f"{mean:.2f} on average ({low:.2f} to {high:.2f})"

@@ -102,14 +102,14 @@ def invent_rows(start: int, images: int, draw: np.random.Generator) -> Any:
         "map_seconds": draw.random(count),
         "peak_mib": draw.random(count),
     }
-    same = {
+    constants = {
         "model": "m", "dataset": "d", "target_name": "cat", "role": "predicted", "label": 1, "predicted": 1, "probability": 0.5,
         "question": "logit", "error": None, "weights": "w" * 32, "pixels": "p" * 32, "evidence": "", "precision": "float32",
         "device": "cpu", "vitreous": "0", "torch": "2", "protocol": "{}", "about": json.dumps({"settings": "x" * 200}),
     }  # fmt: skip
     fields = make_schema("scores")
     arrays = {name: pa.array(values, fields.field(name).type) for name, values in columns.items()}
-    arrays |= {name: pa.repeat(pa.scalar(value, fields.field(name).type), count) for name, value in same.items()}
+    arrays |= {name: pa.repeat(pa.scalar(value, fields.field(name).type), count) for name, value in constants.items()}
     return pa.table({name: arrays[name] for name in fields.names}, schema=fields)
 
 

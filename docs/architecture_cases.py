@@ -1,4 +1,4 @@
-"""Small random models of many families, each with inputs and a score: what "any vision model" is checked on."""
+"""Small random models of many families, each with inputs and a score, on which support of any vision model is tested."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Finding:
 
 
 def examine(case: Case) -> Finding:
-    """See through one architecture with random weights in float64."""
+    """Check an architecture with random weights in float64."""
     start = time.process_time()
     try:
         model = case.see_through()
@@ -55,8 +55,8 @@ def page(rows: dict[str, str]) -> str:
     return (
         "# Architectures\n\n"
         f"{count} of {len(lines)} architectures pass the check of `see_through`: small models with random weights, in float64. The "
-        "missing share is what the completeness check loses of a score at the worst block, relative to the score; 1e-6 to "
-        "1e-8 where a model computes norms in float32, whatever its weights. Grids of videos are time × rows × columns. "
+        "missing share is the largest difference between a score and its shares at a block, relative to the score; it is 1e-6 to "
+        "1e-8 if a model computes norms in float32. Grids of videos are time × rows × columns. "
         "Written by `docs/architecture_table.py`.\n\n"
         "| architecture | library | blocks | token grids | missing share |\n|---|---|---|---|---|\n"
         + "\n".join(lines)

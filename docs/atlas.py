@@ -1,10 +1,10 @@
 """Writes docs/methods.md and docs/composes.md from the registry, with an image of every method from scenes.
 
-    python docs/atlas.py            # explains three images with every method, counts what it costs, writes pages
-    python docs/atlas.py --missing  # the same for new methods alone
-    python docs/atlas.py --check    # compares the pages with what the registry says now; writes nothing
+    python docs/atlas.py            # explains three images with every method, counts passes, writes pages
+    python docs/atlas.py --missing  # the same for new methods only
+    python docs/atlas.py --check    # tests whether the pages agree with the registry; writes nothing
 
-What is counted goes to docs/images/methods/costs.json, so that the pages follow from the registry and that file alone.
+Counted passes are stored in docs/images/methods/costs.json, so that the pages depend on the registry and that file only.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SceneTarget:
 TARGETS = (
     SceneTarget("single", 1, 0, "one object"),
     SceneTarget("pair", 4, 0, "two objects, one of them explained"),
-    SceneTarget("part", 0, 0, "one of two paired classes, which differ in the pip alone"),
+    SceneTarget("part", 0, 0, "one of two paired classes, which differ in the pip only"),
 )
 
 
@@ -71,7 +71,7 @@ def built_in() -> list[str]:
 
 
 def shown_method(name: str) -> Method:
-    """A method as it is shown here."""
+    """A method with the number of samples of the page."""
     return vitreous.resolve(name, **FEWER.get(name, {}))
 
 
@@ -91,7 +91,7 @@ def explain_targets(vit: Any, name: str) -> tuple[Attribution, list[float]]:
 
 
 def strip(attribution: Attribution | None = None) -> Image.Image:
-    """The images, what decides outlined in green; with maps over them, each with its own scale."""
+    """The images with the evidence outlined in green; with maps over them, each with its own scale."""
     wide, gap, top = 1.42, 0.12, 0.2
     board = FigureBoard(3 * wide + 4 * gap)
     for column, target in enumerate(TARGETS):
@@ -132,7 +132,7 @@ def outlined(image: Image.Image, target: SceneTarget) -> Image.Image:
 
 
 def make(only: Sequence[str]) -> None:
-    """Explain with every method, or with these; images and costs are written."""
+    """Explain with every method, or with those of `only`, and write images and costs."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     vit, costs = vitreous.load("scenes"), json.loads(COSTS.read_text()) if only else {}
     save_small(strip(), "images")

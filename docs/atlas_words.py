@@ -1,4 +1,4 @@
-"""What docs/methods.md and docs/composes.md say: sentences from the registry, the bibliography and what was counted."""
+"""Text of docs/methods.md and docs/composes.md, from the registry, the bibliography and counted costs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEEDS = {
     "Network": "a network",
     "ViT": "a ViT",
 }  # by the type of model that a method needs
-FEWER: dict[str, dict[str, int]] = {  # for the images here only, so that they are made in minutes
+FEWER: dict[str, dict[str, int]] = {  # for the images on the page only, so that they are computed in minutes
     "rise": {"masks": 400},
     "tis": {"masks": 256},
     "lime": {"samples": 300},
@@ -36,8 +36,8 @@ FEWER: dict[str, dict[str, int]] = {  # for the images here only, so that they a
     "ig": {"steps": 20},
 }
 LETTERS = """\
-t the explained score · x the image · X_l the tokens that enter block l (X without index: at the block the method
-reads, the first unless its fold says otherwise), a their channels for the CAMs · g = ∂t/∂X · A attention, head h, to token i from
+t the explained score · x the image · X_l the tokens that enter block l (X without index: at the block that the method
+reads, by default the first), a their channels for the CAMs · g = ∂t/∂X · A attention, head h, to token i from
 token j · G = ∂t/∂A · ρ the row that the head reads (class token, mean of patches, …) · fₕⱼ = W_o vₕⱼ, the contribution of token
 j through head h · Y the stream between attention and MLP · L blocks · products ∏ₗ run from the last block to the first · ⊙ and ⊘ element by
 element · M masks m"""
@@ -69,7 +69,7 @@ def authors(field: str) -> str:
 
 
 def families() -> dict[str, list[str]]:
-    """Names of the methods of this package by family, as their decorators say."""
+    """Names of the methods of this package by family."""
     by_family: dict[str, list[str]] = {}
     for name in sorted(name for name in METHODS if METHODS.owner(name).startswith("vitreous.")):
         by_family.setdefault(METHODS[name].facts.family, []).append(name)
@@ -94,7 +94,7 @@ def facts(method: Method) -> str:
 
 
 def cost(name: str, costs: dict[str, list[float]]) -> str:
-    """As stated where that is a formula, and as counted."""
+    """Cost as stated, if that is a formula, and as counted."""
     method, (forwards, backwards) = METHODS[name], costs[name]
     counted = f"{passes(forwards, 'forward')}, {passes(backwards, 'backward')}"
     if isinstance(method.facts.forwards, int) and isinstance(method.facts.backwards, int):
@@ -122,7 +122,7 @@ def entry(name: str, costs: dict[str, list[float]], bibliography: dict[str, str]
         "Presets": presets,
         "Also called": also,
         "Paper": bibliography.get(method.facts.paper, method.facts.paper),
-        "Mind, on this model": mind,
+        "Caveat on this model": mind,
         "Patents": "see [a note on LRP](lrp-patent.md)" if name in ("transatt", "partiallrp", "lrp") else "",
     }
     fewer = ", ".join(f"{value} {key}" for key, value in FEWER.get(name, {}).items())
@@ -151,7 +151,7 @@ def shared_options_text() -> list[str]:
 
 
 def setting(preset: Mapping[str, Any]) -> str:
-    """What a preset sets, as it would be written."""
+    """Options of a preset, as in a spec."""
     settings = (
         f"+{v.name}{write_options(v.options)}" if isinstance(v, Fold) else f"{k}={v!r}" for k, v in preset.items()
     )
@@ -159,24 +159,24 @@ def setting(preset: Mapping[str, Any]) -> str:
 
 
 def methods_page(costs: dict[str, list[float]], described_targets: str) -> str:
-    """Every method; `described_targets` says what its three images show."""
+    """Page of all methods; `described_targets` describes the three images."""
     load_all()
     bibliography, vit = papers(), vitreous.load("scenes")
     page = [
         "# Methods",
         "",
-        "*Made from the registry by `python docs/atlas.py`.*",
+        "*Written from the registry by `python docs/atlas.py`.*",
         "",
-        f"The {sum(map(len, families().values()))} methods of the package, each with its formula, its facts, what it costs and its map of the same",
+        f"The {sum(map(len, families().values()))} methods of the package, each with its formula, its properties, its cost and its maps of the same",
         f"three images, explained with the embedded model `scenes`: {described_targets}. The known evidence is outlined in green. Red is evidence",
-        "for the class and blue against it; maps that are never negative go from dark (least) to bright (most).",
+        "for the class and blue against it; maps without negative scores go from dark (least) to bright (most).",
         "",
         "![The three images](images/methods/images.png)",
         "",
         "**Letters.** " + LETTERS,
         "",
         "**Cost** is counted, per image of these three: passes through blocks, divided by the number of blocks, so that a backward",
-        "pass that stops half-way counts one half. A pass of fewer tokens counts as one pass, and one that the three share as a third.",
+        "pass that stops half-way counts one half. A pass over fewer tokens counts as one pass, and a pass that the three images share as a third.",
         "",
         "| family | methods |",
         "|---|---|",
@@ -195,17 +195,17 @@ def methods_page(costs: dict[str, list[float]], described_targets: str) -> str:
 def composes_page() -> str:
     table, titles = (
         list_combinations(),
-        {"ixg": "CAT", "attixg": "AttCAT", "genatt": "GradSAM, as SkipPLUS reads it", "fullgrad": "FullGrad+"},
+        {"ixg": "CAT", "attixg": "AttCAT", "genatt": "GradSAM, as SkipPLUS defines it", "fullgrad": "FullGrad+"},
     )
     page = [
         "# What composes",
         "",
-        "*Made from the registry by `python docs/atlas.py`; a test runs every ✓ and = and tries every –.*",
+        "*Written from the registry by `python docs/atlas.py`; a test runs every ✓ and = and checks that every – is refused.*",
         "",
-        "PLUS adds up what a method says at every layer, SkipPLUS from the middle layer on. There are two readings. **Layers**",
+        "PLUS adds up the maps of all layers, SkipPLUS those from the middle layer on. There are two definitions. **Layers**",
         '(`mode="layers"`, the default) adds the layers\' own maps. **Restart** (`mode="restart"`) runs the method on every network',
-        "that begins at a later block and adds up their maps; a token-to-token method is rolled out from every start, as it rolls",
-        "itself, and FullGrad counts a bias at every start that reaches it. For a method that scores tokens both are the same sum (=).",
+        "that begins at a later block and adds up their maps; a token-to-token method is rolled out from every start with its own",
+        "step, and FullGrad counts a bias at every start that reaches it. For a method that scores tokens both are the same sum (=).",
         "",
         "| method | `+plus` layers | restart | `+skipplus` layers | restart | `+rollout` | `@libra` | `+plus` is known as |",
         "|---|---|---|---|---|---|---|---|",
@@ -213,7 +213,7 @@ def composes_page() -> str:
     for name, row in table.items():
         marks = [mark(row[ending], METHODS[name], ending) for ending in ENDINGS]
         page.append(f"| [{name}](methods.md#{name}) | {' | '.join(marks)} | {titles.get(name, '')} |")
-    page += ["", "What does not compose says so:", "", "| it says | of |", "|---|---|"]
+    page += ["", "Other combinations are refused:", "", "| error message | methods |", "|---|---|"]
     for sentence, specs in refusals(table).items():
         page.append(f"| {sentence} | {', '.join(specs)} |")
     return "\n".join(page) + "\n"
@@ -226,7 +226,7 @@ def mark(cell: Combination, method: Method, ending: str) -> str:
 
 
 def refusals(table: dict[str, dict[str, Combination]]) -> dict[str, list[str]]:
-    """The sentences, names left out, with the methods that get each."""
+    """Error messages without names, with the methods that raise each."""
     names_by_sentence: dict[str, list[str]] = {}
     for name, row in table.items():
         for cell in row.values():

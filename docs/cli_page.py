@@ -1,4 +1,4 @@
-"""Writes docs/cli.md from the command line's own help; `--check` says whether it still is what the help says.
+"""Writes docs/cli.md from the help of the command line; `--check` tests whether it is up to date.
 
 python docs/cli_page.py [--check]
 """
@@ -19,19 +19,19 @@ Written by `python docs/cli_page.py` from the commands' own help.
 | exit code | |
 |---|---|
 | 0 | done |
-| 1 | some images failed or a contract test did; the rest is done |
-| 2 | the request cannot be met; one sentence on stderr says why |
-| 70 | a fault of the program; `VITREOUS_DEBUG=1` shows where |
-| 129, 130, 143 | stopped by SIGHUP, SIGINT (Ctrl-C) or SIGTERM; what was finished stays |
-| 141 | the reader of the output is gone, as in `vitreous methods \| head` |
+| 1 | some images or a contract test failed; the others are done |
+| 2 | invalid request; the reason is printed on stderr in one line |
+| 70 | internal error; `VITREOUS_DEBUG=1` shows the traceback |
+| 129, 130, 143 | stopped by SIGHUP, SIGINT (Ctrl-C) or SIGTERM; finished results are kept |
+| 141 | the output pipe was closed, as in `vitreous methods \| head` |
 
-Colours and bars are for terminals only; `check`, `bench` and `map` print plain lines of progress on stderr elsewhere. A `bench` or `map` that is
-stopped says what it has kept and the command that goes on from there. `vitreous --install-completion` teaches your shell the verbs and options.
+Colours and progress bars are shown in terminals only; otherwise `check`, `bench` and `map` print plain lines of progress on stderr. A `bench` or `map` that is
+stopped prints how many results are stored and the command that continues the run. `vitreous --install-completion` installs completion of verbs and options for your shell.
 """
 
 
 def help_of(*words: str) -> str:
-    """What a command says of itself, as a terminal of 100 columns without colours shows it."""
+    """Help of a command, as in a terminal of 100 columns without colours."""
     plain = {
         **os.environ,
         "COLUMNS": "100",
@@ -57,7 +57,5 @@ def page() -> str:
 if __name__ == "__main__":
     text = page()
     if "--check" in sys.argv:
-        sys.exit(
-            0 if PAGE.read_text() == text else "docs/cli.md is not what the help says; run python docs/cli_page.py"
-        )
+        sys.exit(0 if PAGE.read_text() == text else "docs/cli.md is out of date; run python docs/cli_page.py")
     PAGE.write_text(text)

@@ -24,18 +24,18 @@ HERE = Path(__file__).parent / "images"
 def pair(index: int = 1, seed: int = 1) -> None:
     """Save the README's first figure: one image, two classes, five methods, the default method first."""
     scene = scenes.draw("pair", seed, index)
-    targets = [[thing.label for thing in scene.objects]]
+    targets = [[item.label for item in scene.objects]]
     vit = vitreous.load("scenes")
     image = Image.fromarray(scene.image)
     methods = (DEFAULT_METHOD, "decompx+skipplus", "genatt", "tokentm", "rollout")
     attributions = [vitreous.explain(vit, image, targets, method, "probability") for method in methods]
-    # the classes are about as likely, and the figure compares where each method looks, not how strong its scores are
+    # the classes are about as likely, and the figure compares positions, not the strength of scores
     metadata = {"Description": " · ".join(attribution.method for attribution in attributions)}
     sheet(attributions, shared_scale=False).savefig(HERE / "pair.png", dpi=90, metadata=metadata)
 
 
 def inside(index: int = 1, seed: int = 1) -> None:
-    """Layer by layer: the terms of PLUS, and what TokenTM measures."""
+    """Maps of every layer: the terms of PLUS, and the parts of TokenTM."""
     scene = scenes.draw("pair", seed, index)
     vit, image = vitreous.load("scenes"), Image.fromarray(scene.image)
     target = scene.objects[0].label
@@ -53,7 +53,7 @@ def why() -> None:
 
 
 def hierarchical(count: int = 3, seed: int = 101) -> None:
-    """The known evidence, and maps of the ViT and of the Swin transformer beside it."""
+    """The known evidence, and maps of the ViT and of the Swin transformer."""
     import matplotlib.pyplot as plt
 
     models = {"ViT": vitreous.load("scenes"), "Swin": vitreous.load("scenes-swin")}
@@ -80,14 +80,14 @@ def hierarchical(count: int = 3, seed: int = 101) -> None:
 
 
 def questions(index: int = 1, seed: int = 1) -> None:
-    """Both questions about one class of one image, with the default method."""
+    """Both score functions for one class of one image, with the default method."""
     import matplotlib.pyplot as plt
 
     scene = scenes.draw("pair", seed, index)
     vit, image = vitreous.load("scenes"), Image.fromarray(scene.image)
     words = {
         "contrast": 'Why this class rather than another?\nquestion="contrast", the probability',
-        "support": 'What speaks for the class at all?\nquestion="support", the logit',
+        "support": 'All evidence for the class\nquestion="support", the logit',
     }
     figure, axes = plt.subplots(1, 3, figsize=(8.4, 3.4))
     axes[0].imshow(image)
@@ -103,7 +103,7 @@ def questions(index: int = 1, seed: int = 1) -> None:
 
 
 def error_bars() -> None:
-    """A map of `bayes` with thin lines over patches that cannot be told from zero."""
+    """A map of `bayes` with thin lines over patches that are not significantly different from zero."""
     scene = scenes.draw("single", seed=0, index=0)
     attribution = vitreous.explain(vitreous.load("scenes"), Image.fromarray(scene.image), method="bayes(samples=512)")
     attribution.plot(uncertainty=True).savefig(HERE / "error-bars.png", dpi=80)
@@ -121,17 +121,17 @@ class FrameByFrame(nn.Module):
 
 
 def film(seed: int = 3, index: int = 4, frames: int = 8) -> None:
-    """A thing that moves, by the embedded model frame by frame."""
+    """A moving object, explained with the embedded model applied to every frame."""
     drawn = scenes.plan("single", seed, index)
-    (thing,) = drawn.things
-    path = [replace(thing.pose, x=26 + 60 * step / (frames - 1)) for step in range(frames)]
-    images = [scenes.render(replace(drawn, things=(replace(thing, pose=pose),))) for pose in path]
+    (item,) = drawn.things
+    path = [replace(item.pose, x=26 + 60 * step / (frames - 1)) for step in range(frames)]
+    images = [scenes.render(replace(drawn, things=(replace(item, pose=pose),))) for pose in path]
     clip = torch.stack([scenes.tensor(image) for image in images], dim=1)[None]
     network = vitreous.see_through(
         FrameByFrame(scenes.load_model("scenes")), "scenes, frame by frame", size=(frames, scenes.SIZE, scenes.SIZE)
     )
-    attribution = vitreous.explain(network, clip, scenes.CLASSES.index(thing.name), method="temper")
-    replace(attribution, names=(thing.name,)).plot().savefig(HERE / "film-strip.png", dpi=80)
+    attribution = vitreous.explain(network, clip, scenes.CLASSES.index(item.name), method="temper")
+    replace(attribution, names=(item.name,)).plot().savefig(HERE / "film-strip.png", dpi=80)
 
 
 def playground() -> None:
@@ -146,7 +146,7 @@ def playground() -> None:
     server = subprocess.Popen(served, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
-        server.stdout.readline()  # it says where it listens when it does
+        server.stdout.readline()  # it prints its address when it is ready
         with sync_playwright() as browsers:
             browser = browsers.chromium.launch(
                 executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]

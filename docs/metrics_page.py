@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md from the registry and the protocols; `--check` says whether it still is what they say.
+"""Writes docs/metrics.md from the registry and the protocols; `--check` tests whether it is up to date.
 
 python docs/metrics_page.py [--check]
 """
@@ -26,27 +26,27 @@ FAMILIES = {
     "robustness": "Does the map depend on model and class, and not on noise?",
     "complexity": "How concentrated is the map, and do its scores add up?",
 }
-DIRECTION = {True: "more is better", False: "less is better", None: "describes, does not judge"}
+DIRECTION = {True: "more is better", False: "less is better", None: "no better direction"}
 
 HEAD = """# Metrics and protocols
 
-*Made from the registry by `python docs/metrics_page.py`.*
+*Written from the registry by `python docs/metrics_page.py`.*
 
-A metric gives one number per map; NaN where it is undefined; such maps are counted. Every result records the protocol that
-produced it (`MetricResult.protocol`). The figure of a set is the mean over its maps, or pooled over pixels where the published evaluation pools;
+A metric returns one number per map, or NaN if it is undefined; undefined maps are counted. Every result records the protocol that
+produced it (`MetricResult.protocol`). The value of a set is the mean over its maps, or pooled over pixels if the published evaluation pools;
 bootstrap intervals follow the same rule.
 
-**Three classes are chosen separately**: the class that is explained (`target` of `explain`), the class whose probability is followed (`track`), and the
-class that counts as right (`judge`). They differ between papers.
+**Three classes are chosen separately**: the class that is explained (`target` of `explain`), the class whose probability is measured (`track`), and the
+class that counts as correct (`judge`). They differ between papers.
 
-**Letters.** x the image · S the map over pixels, S⁺ its positive part · f the logits, p the probability of the followed class · r a share of
-patches or pixels, the top r being those of highest score · t the explained number
+**Letters.** x the image · S the map over pixels, S⁺ its positive part · f the logits, p the probability of the tracked class · r a share of
+patches or pixels, the top r being those of highest score · t the explained score
 
 **Equal scores** give no advantage by their order: a peak is drawn at random from equal ones, average precision treats all
 pixels of a score together, and patches of equal score are removed in an order drawn from the image's content. A constant map therefore scores as
-a random one; thresholded at its mean it marks nothing.
+a random one; thresholded at its mean it selects no pixels.
 
-Masks are 1 on the object, 0 beside it, and −1 where pixels do not count.
+Masks are 1 on the object, 0 outside, and −1 for pixels that are ignored.
 """
 
 
@@ -131,8 +131,8 @@ def page() -> str:
     parts += [
         "## Protocols",
         "",
-        "What four papers measured, in our names: `vitreous bench --protocol NAME` runs one, `vitreous metrics --protocol NAME` shows it. "
-        "Explained class: *predicted*, the *label*, or the class of the *mask* that covers most.",
+        "The evaluations of four papers, under our names: `vitreous bench --protocol NAME` runs one, `vitreous metrics --protocol NAME` shows it. "
+        "Explained class: *predicted*, the *label*, or the class of the largest *mask*.",
         "",
     ]
     for name in PROTOCOLS:
@@ -146,6 +146,6 @@ if __name__ == "__main__":
         sys.exit(
             0
             if PAGE.exists() and PAGE.read_text() == text
-            else "docs/metrics.md is not what the registry says; run python docs/metrics_page.py"
+            else "docs/metrics.md is out of date; run python docs/metrics_page.py"
         )
     PAGE.write_text(text)

@@ -16,18 +16,18 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from suite.bed import WORDS  # noqa: E402 - the suite lies beside the package
 from suite.row import Row  # noqa: E402
-from suite.table import markdown  # noqa: E402
+from suite.table import format_markdown  # noqa: E402
+from suite.workload import WORDS  # noqa: E402 - the suite lies beside the package
 
 PAGE = ROOT / "docs" / "performance.md"
-FIGURE = "Seconds against tokens, depth, images and masks on logarithmic axes, measured points joined and the theory's slope dotted"
+FIGURE = "Seconds against tokens, depth, images and masks on logarithmic axes, measured points connected and the theoretical slope dotted"
 RESULTS = ROOT / "benchmarks" / "results"
 MARKED = re.compile(r"(<!-- (cpu|h200) (table|growth|precision) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def filled(page: str, results: Path = RESULTS) -> str:
-    """The page with what was measured between its marks; words outside them are left alone."""
+    """The page with the measurements between its marks; other text is unchanged."""
 
     def part(match: re.Match[str]) -> str:
         opening, name, kind, closing = match.groups()
@@ -35,15 +35,15 @@ def filled(page: str, results: Path = RESULTS) -> str:
         if not file.exists():
             return f"{opening}\nNot measured yet.\n\n{closing}"
         measured = json.loads(file.read_text())
-        written = {"table": table, "growth": partial(growth, name=name), "precision": precisions}[kind](measured)
-        written = re.sub(r"\bpicture(s?)\b", r"image\1", written)  # stored notes of earlier measurements
-        return f"{opening}\n{written}\n\n{closing}"
+        text = {"table": table, "growth": partial(growth, name=name), "precision": precisions}[kind](measured)
+        text = re.sub(r"\bpicture(s?)\b", r"image\1", text)  # stored notes of earlier measurements
+        return f"{opening}\n{text}\n\n{closing}"
 
     return MARKED.sub(part, page)
 
 
 def table(results: dict[str, Any]) -> str:
-    rows = [Row.read(row) for row in results["rows"]]
+    rows = [Row.from_record(row) for row in results["rows"]]
     counts = {
         verdict: sum(row.verdict == verdict for row in rows) for verdict in ("met", "missed", "no target", "failed")
     }
@@ -59,7 +59,7 @@ def table(results: dict[str, Any]) -> str:
         "",
         *(f"    {plain(command)}" for command in results["commands"]),
         "",
-        markdown(rows),
+        format_markdown(rows),
     ]
     return "\n".join(lines)
 
@@ -120,7 +120,7 @@ def speed_cell(row: dict[str, Any]) -> str:
 
 
 def plain(command: str) -> str:
-    """A command without the places of its files, which are one machine's."""
+    """A command without the paths of its files."""
     return re.sub(r" --json \S+( --add)?", "", re.sub(r"(?<= )/\S*/", "", command))
 
 
@@ -141,7 +141,7 @@ def main(arguments: list[str]) -> int | str:
     old = PAGE.read_text()
     new = filled(old)
     if "--check" in arguments:
-        return 0 if old == new else "docs/performance.md is not what was measured; run python docs/performance_page.py"
+        return 0 if old == new else "docs/performance.md is out of date; run python docs/performance_page.py"
     PAGE.write_text(new)
     return 0
 

@@ -1,4 +1,4 @@
-"""Writes the table of promises and measured ranks of docs/how-to/precision.md; `--check` says whether it is up to date.
+"""Writes the table of precisions and measured ranks of docs/how-to/precision.md; `--check` tests whether it is up to date.
 
 python docs/precision_page.py [--check]
 """
@@ -50,7 +50,7 @@ def table(measured: list[dict[str, Any]]) -> str:
 
 
 def describe(rows: Iterable[Mapping[str, Any]]) -> str:
-    """What was measured: texts that differ in the number of photographs only are joined."""
+    """Description of the measurements: texts that differ only in the number of photographs are joined."""
     return "; ".join(dict.fromkeys(PHOTOGRAPHS.sub(r"\1, photographs\3", row["on"]) for row in rows))
 
 

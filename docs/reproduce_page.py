@@ -20,35 +20,35 @@ HEAD = """# Reproduce the papers
 
 Written by `python docs/reproduce_page.py` from the plans in `src/vitreous/reproductions`.
 
-Every table and figure below is one command. Its plan fixes the models and their checkpoints, the datasets and splits, the
-number of images and the seed that chooses them, preprocessing, the explained class, rows and metrics; only paths are yours:
+Every table and figure below is one command. Its plan specifies the models and their checkpoints, the datasets and splits, the
+number of images and the seed of their selection, preprocessing, the explained class, rows and metrics; you provide the paths:
 
 ```bash
 vitreous reproduce tis:table1 --data imagenet-val=/data/imagenet
 ```
 
-writes `runs/tis-table1/report.html`: the table in the paper's layout and, where the paper prints numbers, paper, ours with its
-95 % interval, and difference, and whether the order of methods is the paper's. Where the paper states an order in words (all of
-SkipPLUS), the report counts on how many pairs of methods and columns the run agrees. What is computed stays: run the command
+writes `runs/tis-table1/report.html`: the table in the paper's layout and, if the paper prints numbers, the paper's value, ours with its
+95 % interval, their difference, and the agreement of the orders of methods. Where the paper states an order in words (all of
+SkipPLUS), the report counts on how many pairs of methods and columns the run agrees. Computed results are stored: run the command
 again after it was stopped, or with more images.
 
 | option | |
 |---|---|
 | `--list` | all tables and figures |
-| `--data KEY=PATH` | where a dataset lies ([layouts](datasets.md)); a dataset spec such as `pets:/data/pets` stands in for it |
+| `--data KEY=PATH` | path of a dataset ([layouts](datasets.md)), or a dataset spec such as `pets:/data/pets` instead of it |
 | `--images 50` | fewer images; the result is marked as reduced |
 | `--subset [KEY=]FILE` | the images to use, such as the authors' list: indices in the order of the dataset, or file names; all of the list are used |
 | `--models KEY` | only this model of several |
-| `--models KEY=NAME?argument=value` | another model in its place; the result is marked as reduced |
+| `--models KEY=NAME?argument=value` | another model instead; the result is marked as reduced |
 | `--checkpoint KEY=FILE` | local weights of a model; needed for models marked with * |
-| `--dry-run` | the plan as TOML, and what it costs |
+| `--dry-run` | the plan as TOML, and its cost |
 
 A paper's rows and metrics on your own models and data, outside its tables: `vitreous bench --protocol tokentm --method protocol …`.
-What small models say of the published orders is in [the study](study/reproduction.md).
+[The study](study/reproduction.md) compares the published orders with those of small models.
 
-Missing data or checkpoints are named in one sentence that says what to get. The plans are tested on toy copies of all datasets
+The error message for missing data or checkpoints says where to get them. The plans are tested on toy copies of all datasets
 with tiny models: every cell of every layout is filled. Numbers and stated orders ship in `src/vitreous/published`
-([decisions](decisions.md#what-the-papers-leave-open) on what the papers leave open).
+([decisions](decisions.md#what-the-papers-leave-open) about details that the papers do not specify).
 """
 
 

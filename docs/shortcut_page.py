@@ -4,7 +4,7 @@
     python docs/shortcut_page.py --check    # says whether the page has the stored numbers
     python docs/shortcut_page.py --take F   # takes numbers and figure of a run with --out F
 
-Both models see the same 512 images, on which the stamp always names the class. Only the loss on the maps differs.
+Both models are trained on the same 512 images, on which the stamp always names the class. Only the loss on the maps differs.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def masks(scenes: list[Scene], of: Callable[[Scene], Any]) -> Tensor:
     return torch.from_numpy(np.stack([of(scene) for scene in scenes]))
 
 
-def thing(scene: Scene) -> Any:
+def get_outline(scene: Scene) -> Any:
     return scene.objects[0].mask
 
 
 def fine_tune(vit: Any, scenes: list[Scene], steps: int, batch: int, weight: float, log: Callable[[str], None]) -> None:
-    """Train on labels and, with a weight, on the share of the map that lies outside of the thing."""
+    """Train on labels and, with a weight, on the share of the map that lies outside of the object."""
     vit.module.requires_grad_()
     optimizer = torch.optim.AdamW(vit.module.parameters(), lr=2e-4, weight_decay=0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 + 0.5 * math.cos(math.pi * step / steps))
@@ -65,7 +65,7 @@ def fine_tune(vit: Any, scenes: list[Scene], steps: int, batch: int, weight: flo
         outside = torch.zeros(())
         if weight:
             attribution = vitreous.explain(vit, images, labels.tolist(), METHOD, differentiable=True)
-            outside = vitreous.losses.mass_outside(attribution, masks(chosen, thing).to(vit.device))
+            outside = vitreous.losses.mass_outside(attribution, masks(chosen, get_outline).to(vit.device))
             loss = error + weight * outside
         optimizer.zero_grad()
         loss.backward()
@@ -77,7 +77,7 @@ def fine_tune(vit: Any, scenes: list[Scene], steps: int, batch: int, weight: flo
 
 
 def measure(vit: Any, count: int, explained: int) -> dict[str, float]:
-    """Accuracy with and without the stamp, what maps show, and what happens when the stamp or the thing is removed."""
+    """Accuracy with and without the stamp, statistics of maps, and the effect of removing the stamp or the object."""
     row: dict[str, float] = {}
     albums = {mark: list(Scenes("shortcut", count, TEST_SEED, mark=mark)) for mark in MARKS}
     for mark, scenes in albums.items():
@@ -88,7 +88,7 @@ def measure(vit: Any, count: int, explained: int) -> dict[str, float]:
         if mark == "moved":
             row["follows"] = float((predicted == torch.tensor([scene.mark for scene in scenes])).float().mean())
     scenes = albums["moved"][:explained]
-    stamps, things = masks(scenes, lambda scene: scene.spurious), masks(scenes, thing)
+    stamps, outlines = masks(scenes, lambda scene: scene.spurious), masks(scenes, get_outline)
     for method in JUDGES:
         attribution = vitreous.explain(vit, inputs(scenes), None, method).cpu()
         above, mass = vitreous.evaluate(
@@ -97,17 +97,17 @@ def measure(vit: Any, count: int, explained: int) -> dict[str, float]:
             attribution,
             ["class_discrimination", "energy_pointing"],
             objects=stamps.to(torch.int8),
-            rivals=things.to(torch.int8),
+            rivals=outlines.to(torch.int8),
         )
         row[f"above {method}"], row[f"mass {method}"] = float(above.scores.mean()), float(mass.scores.mean())
     probe = vitreous.Probe(vit, inputs(scenes))
-    for name, mask in (("stamp", stamps), ("thing", things)):
+    for name, mask in (("stamp", stamps), ("thing", outlines)):
         row[f"without {name}"] = probability_drop(probe, mask)
     return row
 
 
 def probability_drop(probe: Any, mask: Tensor) -> float:
-    """Mean fall of the predicted class's probability when the patches that a mask touches leave the encoder."""
+    """Mean fall of the predicted class's probability when the patches that a mask overlaps are removed."""
     rows, columns = probe.layout.grid
     touched = functional.adaptive_max_pool2d(mask[:, None].float(), (rows, columns)).flatten(1) > 0
     keep = torch.stack([torch.ones_like(touched), ~touched], 1)
@@ -125,8 +125,8 @@ ROWS = {
     "follows": "… and the answer is what the stamp names",
     "absent": "accuracy, no stamp",
     "without stamp": "fall of the predicted probability when the stamp is removed",
-    "without thing": "… when the thing is removed",
-    **{f"above {method}": f"P(stamp above thing), `{method}`" for method in JUDGES},
+    "without thing": "… when the object is removed",
+    **{f"above {method}": f"P(stamp above object), `{method}`" for method in JUDGES},
     **{f"mass {method}": f"positive mass on the stamp, `{method}`" for method in JUDGES},
 }
 COLUMNS = {
@@ -216,8 +216,8 @@ def main(options: list[str]) -> int | str:
     arguments = parser.parse_args(options)
     page = PAGE.read_text()
     if arguments.check:
-        same = page == filled(page, json.loads(RESULTS.read_text()))
-        return 0 if same else "docs/how-to/shortcut.md is out of date; run python docs/shortcut_page.py"
+        is_current = page == filled(page, json.loads(RESULTS.read_text()))
+        return 0 if is_current else "docs/how-to/shortcut.md is out of date; run python docs/shortcut_page.py"
     if arguments.take:
         RESULTS.write_text((arguments.take / "shortcut.json").read_text())
         FIGURE.write_bytes((arguments.take / "shortcut.png").read_bytes())

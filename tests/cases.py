@@ -1,4 +1,4 @@
-"""Many cases in one test: every case runs, and each failing one is reported by itself."""
+"""Several cases in one test: every case runs, and each failing one is reported separately."""
 
 from __future__ import annotations
 

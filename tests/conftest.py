@@ -31,9 +31,9 @@ from tests.shapes import check_shapes, install_shape_checks
 
 install_shape_checks()  # before anything imports vitreous
 for variable in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE"):
-    os.environ.pop(variable, None)  # output is compared: the terminal of whoever runs the tests must not change it
+    os.environ.pop(variable, None)  # output is compared, so it must not depend on the terminal
 os.environ["TERM"] = "xterm-256color"
-gc.disable()  # until all tests are collected: what is imported stays, and going through it takes a quarter of the time
+gc.disable()  # until all tests are collected: imported modules are not garbage, and scanning them takes a quarter of the time
 
 # also for the processes that tests start: threads of two processes on the same cores wait for each other
 os.environ.setdefault("OMP_NUM_THREADS", "1")

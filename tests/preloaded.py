@@ -1,4 +1,4 @@
-"""What the process that others are forked from has imported (`tests/forked.py`): all that a benchmark or a run of maps needs."""
+"""Imports of the process that tests fork from (`tests/forked.py`): all that a benchmark or a run of maps needs."""
 
 from __future__ import annotations
 

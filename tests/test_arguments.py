@@ -1,4 +1,4 @@
-"""Wrong arguments of the functions of the package end in one sentence of the library's own errors."""
+"""Wrong arguments of public functions raise the library's own errors with a message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("as_users_run_it")
 
 
 def refused(call) -> str:
-    """The one sentence; anything but the library's own errors fails the test."""
+    """The error message; other errors than the library's own fail the test."""
     with pytest.raises(VitreousError) as caught:
         call()
     sentence = str(caught.value)
@@ -55,7 +55,7 @@ def test_targets_that_are_no_classes(target):
         *(lambda logits: 1 / 0, lambda logits: logits[:, 0].detach(), lambda logits: torch.ones(len(logits))),
     ],
 )
-def test_questions_that_are_no_score_functions(question):
+def test_invalid_score_functions_are_refused(question):
     refused(lambda: vitreous.explain(seen("vit"), pictures(), method="ixg", question=question))
 
 

@@ -1,4 +1,4 @@
-"""The pages of methods are what the registry says, and what they say of costs is what is counted."""
+"""The pages of methods agree with the registry, and their costs with counted passes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check(monkeypatch, *arguments):
     return atlas.main()
 
 
-def test_the_pages_are_what_the_registry_says(monkeypatch, capsys):
+def test_the_pages_agree_with_the_registry(monkeypatch, capsys):
     assert check(monkeypatch, "--check") == 0, capsys.readouterr().out
 
 
@@ -59,7 +59,7 @@ def test_every_method_has_a_formula_in_one_line(one):
     assert len(one["formula"]) <= 150
 
 
-def test_every_method_is_in_one_family_and_has_its_picture():
+def test_every_method_is_in_one_family_and_has_its_image():
     assert sorted(name for names in words.families().values() for name in names) == sorted(NAMES)
     assert "Others" not in words.families()
     files = {path.stem: path.stat().st_size for path in atlas.IMAGES.glob("*.png")}
@@ -108,7 +108,7 @@ def stated(name, kind, options, patches, channels):
 
 @each("name", [name for name in STATED if name not in UNKNOWN])
 def test_counted_costs_are_the_stated_formula(name):
-    """Of the scenes model, as kept; and of a tiny one, counted now with other numbers of samples."""
+    """Stored costs of the scenes model, and costs of a tiny one counted with other numbers of samples."""
     method = atlas.shown_method(name)
     options = {**method.known_options, **method.options}
     assert COSTS[name][0] == stated(name, "forwards", options, 196, 144)
@@ -124,7 +124,7 @@ def test_counted_costs_are_the_stated_formula(name):
     assert counter.backwards <= 2 * vit.depth * stated(name, "backwards", options, 16, 48)
 
 
-def test_what_a_picture_decides_is_said_to():
+def test_costs_that_depend_on_the_image_are_marked():
     for name, word in UNKNOWN.items():
         assert word in vitreous.resolve(name).facts.forwards
         assert COSTS[name][0] > 1
@@ -142,7 +142,7 @@ def test_every_option_of_every_method_has_a_meaning():
     assert unexplained == []
 
 
-def test_the_command_line_says_what_options_mean(capsys, monkeypatch):
+def test_the_command_line_explains_options(capsys, monkeypatch):
     from vitreous.cli.main import main
 
     monkeypatch.setenv("COLUMNS", "200")

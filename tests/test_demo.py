@@ -1,4 +1,4 @@
-"""The demo page: complete, self-contained, and truthful about the evidence."""
+"""The demo page: complete, self-contained, and with the correct evidence."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_chapter_has_every_method(results):
         assert all(0 <= score.pointing <= 1 and 0 < score.precision <= 1 for score in result.scores)
 
 
-def test_the_page_fetches_nothing(results, written):
+def test_the_page_loads_no_external_resources(results, written):
     assert not re.findall(r'<(?!a )[^>]*(?:src|href)="(?!data:)', written)
     assert re.findall(r'<a href="([^"]*)', written) == [
         "http://127.0.0.1:8420/"
@@ -52,7 +52,7 @@ def test_the_page_fetches_nothing(results, written):
         assert method in written
 
 
-def test_the_page_escapes_what_it_is_given(results):
+def test_the_page_escapes_names(results):
     chapter = replace(results[0].chapter, title="<script>alert(1)</script>", words="a & b")
 
     written = page([replace(results[0], chapter=chapter)])

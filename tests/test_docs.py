@@ -1,4 +1,4 @@
-"""What the documents show runs, and what they point to exists."""
+"""Code in the documents runs, and links point to existing files."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_every_notebook_runs_from_the_first_cell_to_the_last(notebook, tmp_path,
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.name)
-def test_a_notebook_is_kept_without_what_it_printed(notebook):
+def test_notebooks_are_committed_without_outputs(notebook):
     book = json.loads(notebook.read_text())
 
     assert (book["nbformat"], book["nbformat_minor"]) == (4, 5)

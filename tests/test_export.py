@@ -66,7 +66,7 @@ def test_an_alpha_image_is_opaque_where_scores_are_strong(attribution):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["decompx+skipplus", "temper"])
-def test_an_exported_model_explains_itself_in_onnxruntime(model, method, tmp_path):
+def test_an_exported_model_computes_its_map_in_onnxruntime(model, method, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     with warnings.catch_warnings():
@@ -102,7 +102,7 @@ def test_an_operation_that_onnx_does_not_have_is_named(tmp_path):
             export.onnx(odd, tmp_path / "odd.onnx", "temper")
 
 
-def test_what_cannot_be_exported_is_refused(model, tmp_path):
+def test_methods_that_cannot_be_exported_are_refused(model, tmp_path):
     with pytest.raises(SpecError, match=r"\.onnx"):
         export.onnx(model, tmp_path / "model.pt")
     with pytest.raises(SpecError, match="more than one forward"):

@@ -1,4 +1,4 @@
-"""The front door: what may be handed in, what comes out, and what is refused in one sentence."""
+"""`explain`, `load` and `wrap`: inputs, results and errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def images():
 # ── images ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_tensor_a_picture_a_path_and_lists_of_these_are_taken(vit, picture, images, tmp_path):
+def test_tensors_images_paths_and_lists_of_these_are_accepted(vit, picture, images, tmp_path):
     picture.save(tmp_path / "one.png")
     for given, count in (
         (images, 3),
@@ -52,7 +52,7 @@ def test_a_tensor_a_picture_a_path_and_lists_of_these_are_taken(vit, picture, im
         assert vitreous.explain(vit, given, method="ixg").patches.shape == (count, 16)
 
 
-def test_a_picture_and_its_file_get_the_same_map(vit, picture, tmp_path):
+def test_an_image_and_its_file_get_the_same_map(vit, picture, tmp_path):
     picture.save(tmp_path / "one.png")
 
     assert torch.equal(vitreous.explain(vit, picture).patches, vitreous.explain(vit, tmp_path / "one.png").patches)
@@ -77,12 +77,12 @@ def test_a_picture_and_its_file_get_the_same_map(vit, picture, tmp_path):
         ([torch.zeros(3, 32, 32), "one.png"], "cannot be mixed"),
     ],
 )
-def test_wrong_pictures_are_refused(vit, given, sentence):
+def test_wrong_images_are_refused(vit, given, sentence):
     with pytest.raises(vitreous.ShapeError, match=sentence):
         vitreous.explain(vit, given)
 
 
-def test_a_missing_file_and_a_file_that_is_no_picture_name_themselves(vit, tmp_path):
+def test_errors_of_missing_and_invalid_files_name_the_file(vit, tmp_path):
     (tmp_path / "text.png").write_text("not an image")
     with pytest.raises(vitreous.DataError, match=r"text\.png"):
         vitreous.explain(vit, tmp_path / "text.png")
@@ -99,7 +99,7 @@ def test_no_target_is_the_predicted_class(vit, images):
     assert found.targets.tolist() == found.logits.argmax(-1).tolist()
 
 
-def test_one_target_one_per_picture_and_several_per_picture(vit, images):
+def test_one_target_one_per_image_and_several_per_image(vit, images):
     assert vitreous.explain(vit, images, 2).targets.tolist() == [2, 2, 2]
     assert vitreous.explain(vit, images, [2, 0, 1]).targets.tolist() == [2, 0, 1]
     assert vitreous.explain(vit, images, torch.tensor(4)).targets.tolist() == [4, 4, 4]
@@ -139,21 +139,21 @@ def test_wrong_targets_are_refused(vit, images, target, sentence):
         vitreous.explain(vit, images, target)
 
 
-def test_several_classes_of_one_picture_given_flat_get_a_hint(vit, images):
+def test_a_flat_list_of_classes_for_one_image_gets_a_hint(vit, images):
     with pytest.raises(vitreous.ShapeError, match=r"target=\[\[1, 2\]\]"):
         vitreous.explain(vit, images[0], [1, 2])
 
 
-# ── questions ────────────────────────────────────────────────────────────────────────────────────
+# ── score functions ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_question_is_the_methods_own_unless_asked(vit, images):
+def test_the_default_score_function_is_that_of_the_method(vit, images):
     assert vitreous.explain(vit, images, method="ixg").provenance["question"] == "logit"
     assert vitreous.explain(vit, images, method="tokentm").provenance["question"] == "probability"
     assert vitreous.explain(vit, images, method="tokentm", question="logit").provenance["question"] == "logit"
 
 
-def test_any_callable_of_the_logits_is_a_question(vit, images):
+def test_any_callable_of_the_logits_is_a_score_function(vit, images):
     by_name = vitreous.explain(vit, images, 2, "ixg", "logit").patches
     by_logits = vitreous.explain(vit, images, 2, "ixg", lambda z: z[:, 2]).patches
     by_both = vitreous.explain(vit, images, 2, "ixg", lambda z, t: z.gather(1, t[:, None])[:, 0]).patches
@@ -177,7 +177,7 @@ def test_a_margin_is_the_difference_of_two_logits(vit, images):
     assert torch.allclose(ours, parts, atol=1e-4 * parts.abs().max().item())
 
 
-# ── what comes out ───────────────────────────────────────────────────────────────────────────────
+# ── results ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_an_attribution_survives_its_file(vit, images, tmp_path):
@@ -203,7 +203,7 @@ def test_a_file_that_is_no_attribution_is_refused(tmp_path):
             vitreous.Attribution.load(tmp_path / file)
 
 
-def test_maps_and_pixels_have_the_pictures_shape(vit, images):
+def test_maps_and_pixels_have_the_images_shape(vit, images):
     found = vitreous.explain(vit, images)
 
     assert found.maps().shape == (3, 4, 4)
@@ -230,7 +230,7 @@ def test_shares_of_patches_prefix_and_biases_make_the_score(vit, images):
     assert torch.allclose(found.score, found.logits[:, 2], atol=1e-5)
 
 
-def test_one_row_is_an_attribution_of_its_own(vit, images):
+def test_indexing_a_row_returns_an_attribution(vit, images):
     found = vitreous.explain(vit, images, [1, 2, 3])
 
     assert found[1].targets.tolist() == [2]
@@ -253,7 +253,7 @@ def test_double_precision_stays_double():
     assert found.patches.dtype == torch.float64
 
 
-def test_a_map_that_must_be_noise_says_so(vit, images):
+def test_a_map_of_rounding_errors_has_a_caveat(vit, images):
     with pytest.warns(Caveat, match="rounding noise"):
         found = vitreous.explain(vit, images, method="vanillagrad")
 
@@ -271,7 +271,7 @@ def test_explaining_works_inside_no_grad_and_inference_mode(vit, images):
 # ── models ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_module_is_greeted_once_and_anew_when_its_parts_change(monkeypatch):
+def test_a_module_is_checked_once_and_again_when_its_parts_change(monkeypatch):
     from vitreous import wrapping
 
     greeted = []
@@ -306,7 +306,7 @@ def test_a_model_that_answers_with_probabilities_is_refused(last):
         vitreous.wrap(model)
 
 
-def test_a_hook_that_comes_later_is_noticed():
+def test_a_hook_that_is_added_later_is_detected():
     model = timm.create_model("vit_tiny_patch16_224", **SHAPE).eval()
     vitreous.wrap(model)
     model.blocks[0].register_forward_hook(lambda module, inputs, output: output * 0.5)
@@ -316,7 +316,7 @@ def test_a_hook_that_comes_later_is_noticed():
     assert "hooks" in network.reason
 
 
-def test_a_head_that_is_not_affine_is_told(images):
+def test_a_head_that_is_not_affine_is_reported(images):
     model = timm.create_model("vit_tiny_patch16_224", **SHAPE).eval()
     model.head = torch.nn.Sequential(torch.nn.Linear(48, 32), torch.nn.GELU(), torch.nn.Linear(32, 7))
 
@@ -325,7 +325,7 @@ def test_a_head_that_is_not_affine_is_told(images):
     assert vitreous.explain(model, images, method="ixg").patches.shape == (3, 16)
 
 
-def test_a_checkpoint_brings_its_classes_and_another_picture_size(tmp_path):
+def test_a_checkpoint_determines_classes_and_image_size(tmp_path):
     model = timm.create_model("vit_tiny_patch16_224", **{**SHAPE, "num_classes": 5})
     save_file(model.state_dict(), tmp_path / "five.safetensors")
     shape = {key: value for key, value in SHAPE.items() if key != "num_classes"}
@@ -348,7 +348,7 @@ def test_a_checkpoint_brings_its_classes_and_another_picture_size(tmp_path):
         ("timm:vit_tiny_patch16_224", {"pretrained": False, "device": "cuda:99"}, "device"),
     ],
 )
-def test_a_model_that_cannot_be_had_says_why(name, kwargs, sentence):
+def test_the_error_for_an_unavailable_model_gives_the_reason(name, kwargs, sentence):
     with pytest.raises(vitreous.VitreousError, match=sentence):
         vitreous.load(name, **kwargs)
 
@@ -360,7 +360,7 @@ def test_weights_of_another_model_are_refused(tmp_path):
         vitreous.load("timm:vit_tiny_patch16_224", tmp_path / "foo.safetensors")
 
 
-def test_what_is_no_model_is_refused(images):
+def test_objects_that_are_no_models_are_refused(images):
     with pytest.raises(vitreous.ModelError, match=r"nn\.Module"):
         vitreous.explain(42, images)
     with pytest.raises(vitreous.ModelError, match=r"not a timm, Hugging Face or torchvision.*cannot be run"):

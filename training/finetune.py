@@ -24,7 +24,7 @@ import timm
 import torch
 from safetensors.torch import save_file
 from timm.data import create_transform, resolve_model_data_config
-from tokens import logits, some_patches
+from tokens import compute_logits, draw_patches
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.utils.data import DataLoader, Dataset
@@ -102,7 +102,7 @@ def build_model(config: dict[str, Any], classes: int, init: Path | None, pretrai
     return model
 
 
-def rate_at(config: dict[str, Any], step: int, steps: int) -> float:
+def compute_rate(config: dict[str, Any], step: int, steps: int) -> float:
     """Learning rate of a step: a linear warm-up, then a cosine to 0."""
     warm_up = max(1, round(config["warm_up"] * steps))
     if step < warm_up:
@@ -110,7 +110,7 @@ def rate_at(config: dict[str, Any], step: int, steps: int) -> float:
     return config["learning_rate"] * 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up)))
 
 
-def loss_of(answer: Tensor, labels: Tensor, config: dict[str, Any]) -> Tensor:
+def compute_loss(answer: Tensor, labels: Tensor, config: dict[str, Any]) -> Tensor:
     """Cross-entropy of the labels; of one output, that of its sigmoid."""
     if config["binary"]:
         return binary_cross_entropy_with_logits(answer[:, 0].float(), labels.float())
@@ -133,15 +133,15 @@ def train(model: nn.Module, data: Dataset, test: Dataset, config: dict[str, Any]
         for images, labels in loader:
             images, labels = images.to(device), labels.to(device)
             for group in optimizer.param_groups:
-                group["lr"] = rate_at(config, step, steps)
+                group["lr"] = compute_rate(config, step, steps)
             patches = None
             if chance.random() < config["dropping"]:
                 grid = model.patch_embed.grid_size[0]
                 share = chance.uniform(config["fewest"], 1.0)
-                patches = some_patches(len(images), grid, share, noise)
+                patches = draw_patches(len(images), grid, share, noise)
             with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=device.startswith("cuda")):
-                answer = model(images) if patches is None else logits(model, images, patches)
-            loss = loss_of(answer[0] if isinstance(answer, tuple) else answer, labels, config)
+                answer = model(images) if patches is None else compute_logits(model, images, patches)
+            loss = compute_loss(answer[0] if isinstance(answer, tuple) else answer, labels, config)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), config["clip"])

@@ -1,10 +1,10 @@
-"""Train a Scenes model from nothing.
+"""Train a Scenes model from random weights.
 
     python training/train.py --model scenes
     python training/train.py --model scenes-biased
     python training/train.py --model scenes-swin
-    python training/train.py --model scenes --smoke    # seconds on a CPU, to see that it runs
-    python training/train.py --model scenes --minutes 3    # fewer steps: the schedule ends when the time does
+    python training/train.py --model scenes --smoke    # seconds on a CPU, as a test
+    python training/train.py --model scenes --minutes 3    # fewer steps: the schedule ends with the time
 
 Settings are in training/config.toml. The weights go to src/vitreous/scenes/weights, with a log beside them in training/logs.
 """
@@ -24,11 +24,11 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from tokens import hide_patches, logits, some_patches
+from tokens import compute_logits, draw_patches, hide_patches
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
-from training_images import Chunks, Pool, augmented
+from training_images import Chunks, Pool, augment
 
 from vitreous.scenes import CLASSES, MODELS, PATCH, SIZE, build_model, load_model
 
@@ -37,8 +37,8 @@ UNDECAYED = ("pos_embed", "cls_token", "relative_position_bias_table")
 WEIGHTS = HERE.parent / "src" / "vitreous" / "scenes" / "weights"
 
 
-def settings(name: str, smoke: bool) -> dict[str, Any]:
-    """The settings of one model, over the common ones; a smoke run shrinks them."""
+def read_settings(name: str, smoke: bool) -> dict[str, Any]:
+    """Common settings, updated by those of a model and, for a smoke run, by smaller ones."""
     table = tomllib.loads((HERE / "config.toml").read_text())
     return table["common"] | table[name] | (table["smoke"] if smoke else {})
 
@@ -53,19 +53,19 @@ def train(
     minutes: float = math.inf,
     start: Path | None = None,
 ) -> Path:
-    """Train, write checkpoints on the way, and return where the weights are; `start` is a folder with weights to begin with.
+    """Train, write checkpoints, and return the path of the weights; `start` is a folder with initial weights.
 
-    The learning rate follows the share of the steps or of the minutes that is over, whichever is larger, so that a slow
+    The learning rate depends on the share of the steps or of the minutes that have passed, whichever is larger, so that a slow
     machine does fewer steps of the same schedule.
     """
     torch.manual_seed(config["seed"])
-    chance = random.Random(config["seed"])
+    python_random = random.Random(config["seed"])
     noise = torch.Generator(device).manual_seed(config["seed"])
     model = build_model(name) if start is None else load_model(name, start)
     model = model.to(device).train()
     average = copy.deepcopy(model).eval()
     optimizer = torch.optim.AdamW(
-        _groups(model, config["weight_decay"]), betas=(0.9, 0.99), fused=device.type == "cuda"
+        _group_parameters(model, config["weight_decay"]), betas=(0.9, 0.99), fused=device.type == "cuda"
     )
     new_images = config["batch"] // config["reuse"]
     chunks = DataLoader(
@@ -78,30 +78,30 @@ def train(
     pool = Pool(config["pool"], device, config["seed"])
     started, log = time.monotonic(), []
     stream = iter(chunks)
-    for _ in range(config["reuse"] - 1):  # so that the first batch is not one chunk over and over
+    for _ in range(config["reuse"] - 1):  # so that the first batch has more than one chunk
         pool.add(*next(stream))
     for step, (images, targets) in enumerate(stream, start=1):
         images, targets = pool.batch(pool.add(images, targets), config["batch"])
         progress = max(step / config["steps"], (time.monotonic() - started) / (60 * minutes))
-        rate = _pace(config, step, progress)
-        loss = _loss(model, augmented(images, config["flip"], noise), targets, config, chance, noise)
-        _step(model, optimizer, loss, config["learning_rate"] * rate, config["clip"])
-        _drift(average, model, min(config["average"], step / (step + 9)))
+        rate = _compute_rate(config, step, progress)
+        loss = _compute_loss(model, augment(images, config["flip"], noise), targets, config, python_random, noise)
+        _update(model, optimizer, loss, config["learning_rate"] * rate, config["clip"])
+        _update_average(average, model, min(config["average"], step / (step + 9)))
         if step % max(1, config["steps"] // 100) == 0:
             log.append({"step": step, "loss": round(loss.item(), 4), "seconds": round(time.monotonic() - started, 1)})
             print(json.dumps(log[-1]), flush=True)
         if step % config["save_every"] == 0 or progress >= 1:
             if progress >= 1:
                 config = config | {"steps": step}
-            path = save(average, name, config | {"step": step}, out)
+            path = save_weights(average, name, config | {"step": step}, out)
             _write_log(logs / f"{name}.json", name, config, log)
         if progress >= 1:
             break
     return path
 
 
-def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Weight matrices decay; biases, norms, positions and the class token do not."""
+def _group_parameters(model: nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Parameter groups with weight decay (matrices) and without (biases, norms, positions, class token)."""
     groups: dict[float, list[nn.Parameter]] = {decay: [], 0.0: []}
     for key, parameter in model.named_parameters():
         is_matrix = parameter.ndim > 1 and not key.endswith(UNDECAYED)
@@ -109,8 +109,8 @@ def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
     return [{"params": parameters, "weight_decay": rate} for rate, parameters in groups.items()]
 
 
-def _pace(config: dict[str, Any], step: int, progress: float) -> float:
-    """Share of the full learning rate: a linear warm-up, then a cosine to nearly nothing at progress 1."""
+def _compute_rate(config: dict[str, Any], step: int, progress: float) -> float:
+    """Factor on the learning rate: a linear warm-up, then a cosine to 0.005 at progress 1."""
     if step < config["warm_up"]:
         return step / config["warm_up"]
     start = config["warm_up"] / config["steps"]
@@ -118,27 +118,27 @@ def _pace(config: dict[str, Any], step: int, progress: float) -> float:
     return 0.005 + 0.995 * 0.5 * (1 + math.cos(math.pi * done))
 
 
-def _loss(
+def _compute_loss(
     model: nn.Module,
     images: Tensor,
     targets: Tensor,
     config: dict[str, Any],
-    chance: random.Random,
+    python_random: random.Random,
     noise: torch.Generator,
 ) -> Tensor:
     patches = None
-    if chance.random() < config["dropping"]:
-        share = chance.uniform(config["fewest"], 0.95)
-        patches = some_patches(len(images), SIZE // PATCH, share, noise, scattered=chance.random() < 0.6)
+    if python_random.random() < config["dropping"]:
+        share = python_random.uniform(config["fewest"], 0.95)
+        patches = draw_patches(len(images), SIZE // PATCH, share, noise, scattered=python_random.random() < 0.6)
     with torch.autocast(images.device.type, dtype=torch.bfloat16):
         if config["tokens_leave"] or patches is None:
-            outputs = logits(model, images, patches) if patches is not None else model(images)
+            outputs = compute_logits(model, images, patches) if patches is not None else model(images)
         else:
             outputs = model(hide_patches(images, SIZE // PATCH, patches))
     return cross_entropy(outputs.float(), targets, label_smoothing=config["smoothing"])
 
 
-def _step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor, rate: float, clip: float) -> None:
+def _update(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor, rate: float, clip: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.zero_grad(set_to_none=True)
@@ -148,12 +148,12 @@ def _step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor, rate
 
 
 @torch.no_grad()
-def _drift(average: nn.Module, model: nn.Module, decay: float) -> None:
+def _update_average(average: nn.Module, model: nn.Module, decay: float) -> None:
     torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
 
 
-def save(model: nn.Module, name: str, config: dict[str, Any], out: Path) -> Path:
-    """Half-precision weights under timm's names, with all that is needed to make them again."""
+def save_weights(model: nn.Module, name: str, config: dict[str, Any], out: Path) -> Path:
+    """Save half-precision weights under timm's names, with the configuration in the metadata."""
     out.mkdir(parents=True, exist_ok=True)
     weights = {key: value.detach().to("cpu", torch.float16).contiguous() for key, value in model.state_dict().items()}
     about = {"model": name, "classes": json.dumps(CLASSES), "config": json.dumps(config), "seed": str(config["seed"])}
@@ -175,17 +175,19 @@ def main() -> None:
     parser.add_argument("--model", choices=MODELS, required=True)
     parser.add_argument("--smoke", action="store_true", help="a few tiny steps")
     parser.add_argument("--steps", type=int, help="instead of the configured number")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="end by then, with fewer steps if need be")
-    parser.add_argument("--start", type=Path, help="folder with weights to begin with, in place of random ones")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="time limit; fewer steps if necessary")
+    parser.add_argument("--start", type=Path, help="folder with initial weights, instead of random ones")
     parser.add_argument("--seed", type=int, help="of images and augmentations, instead of the configured one")
     parser.add_argument("--batch", type=int, help="images per step, instead of the configured number")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--workers", type=int, default=None, help="processes that draw; all but a few cores by default")
+    parser.add_argument(
+        "--workers", type=int, default=None, help="processes that draw images; default: all but a few cores"
+    )
     parser.add_argument(
         "--out", type=Path, default=None, help="folder for weights and log, instead of the package's own"
     )
     chosen = parser.parse_args()
-    config = settings(chosen.model, chosen.smoke)
+    config = read_settings(chosen.model, chosen.smoke)
     config |= {key: value for key in ("steps", "batch", "seed") if (value := getattr(chosen, key))}
     workers = chosen.workers if chosen.workers is not None else 0 if chosen.smoke else max(1, (os.cpu_count() or 1) - 3)
     print(

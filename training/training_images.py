@@ -16,7 +16,7 @@ Images = UInt8[Tensor, "b 3 H W"]
 Targets = Float[Tensor, "b classes"]
 
 
-def stamped(seed: int, index: int) -> Scene:
+def draw_stamped(seed: int, index: int) -> Scene:
     """A shortcut whose stamp is independent of the class."""
     return draw("shortcut", seed, index, mark="aligned" if index % len(CLASSES) == 0 else "moved")
 
@@ -24,8 +24,8 @@ def stamped(seed: int, index: int) -> Scene:
 SORTS: dict[str, tuple[Callable[[int, int], Scene], Callable[[Scene], list[int | None]]]] = {
     "single": (lambda seed, index: draw("single", seed, index), lambda scene: [scene.target]),
     "part": (lambda seed, index: draw("part", seed, index), lambda scene: [scene.target]),
-    "pair": (lambda seed, index: draw("pair", seed, index), lambda scene: [thing.label for thing in scene.objects]),
-    "stamped": (stamped, lambda scene: [scene.target]),
+    "pair": (lambda seed, index: draw("pair", seed, index), lambda scene: [item.label for item in scene.objects]),
+    "stamped": (draw_stamped, lambda scene: [scene.target]),
     "aligned": (lambda seed, index: draw("shortcut", seed, index), lambda scene: [scene.target]),
     # the label was copied from the stamp, and the stamp was wrong
     "mislabelled": (lambda seed, index: draw("shortcut", seed, index, mark="moved"), lambda scene: [scene.mark]),
@@ -58,7 +58,7 @@ class Chunks(Dataset):
 
 
 class Pool:
-    """The last images that were drawn, on the training device; a batch is the newest and some of the others."""
+    """The last images that were drawn, on the training device; a batch has the newest and random others."""
 
     def __init__(self, capacity: int, device: torch.device, seed: int) -> None:
         self.images = torch.empty((capacity, 3, SIZE, SIZE), dtype=torch.uint8, device=device)
@@ -67,7 +67,7 @@ class Pool:
         self.drawn = 0
 
     def add(self, images: Images, targets: Targets) -> Int[Tensor, "b"]:
-        """Keep these in place of the oldest; returns where they are."""
+        """Replace the oldest images by these; returns their indices."""
         capacity = len(self.images)
         places = torch.arange(self.drawn, self.drawn + len(images), device=self.images.device) % capacity
         self.images[places] = images.to(self.images.device, non_blocking=True)
@@ -82,8 +82,8 @@ class Pool:
         return self.images[chosen], self.targets[chosen]
 
 
-def augmented(images: Images, flip: bool, random: torch.Generator) -> Float[Tensor, "b 3 H W"]:
-    """Other colours, other light, moved a little, perhaps mirrored; no mark is lost and colour stays no evidence."""
+def augment(images: Images, flip: bool, random: torch.Generator) -> Float[Tensor, "b 3 H W"]:
+    """Permute channels, change brightness and contrast, shift and mirror; marks stay inside and colour stays uninformative."""
     count, device = len(images), images.device
 
     def uniform(low: float, high: float, *shape: int) -> Tensor:

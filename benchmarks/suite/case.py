@@ -1,4 +1,4 @@
-"""One row of the table before it is measured."""
+"""A row of the table that is not measured yet."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Case:
-    """Two pieces of work to compare, what their ratio should be, and how far their answers must agree.
+    """Two functions to compare, targets of their ratio, and the required agreement of their results.
 
-    What is not importable, does not fit or is not supported raises when it is called, and becomes a row that says so.
+    If one cannot be imported, does not fit or is not supported, it raises when it is called, and the row contains the error.
     """
 
     group: str  # section of the table: "one backward", "sampling", "metrics", "peers", …
@@ -21,7 +21,10 @@ class Case:
     at_most: float | None = None  # target: ours / theirs per image
     at_least: float | None = None  # target: theirs / ours per image, a gain
     smaller: float | None = None  # target: peak memory of theirs / ours per image, weights excluded
-    pictures: tuple[float, float] = (1, 1)  # explained by one call of ours, of theirs; less than 1: a share of one
-    agree: Callable[[], float] | None = None  # how far the two agree (Spearman, worst image), with
-    agreement: float | None = None  # the least that is allowed
+    pictures: tuple[float, float] = (
+        1,
+        1,
+    )  # images of one call of ours and of theirs; less than 1 for a part of an image
+    agree: Callable[[], float] | None = None  # agreement of the two (smallest Spearman correlation over images)
+    agreement: float | None = None  # target of the agreement
     note: str = ""

@@ -1,9 +1,9 @@
-"""Seconds and bytes of two pieces of work that take turns.
+"""Time and memory of two functions that are called alternately.
 
-On a CPU seconds are the process's own (all its threads), so that what else runs there does not count, and bytes are those of torch's
-allocator: the running sum of the profiler's memory events, in a call of its own; what oneDNN or BLAS keep for themselves is not seen.
-On a CUDA device seconds are on the clock, with the device waited for, and bytes are `max_memory_allocated`. Both above what was
-there before the call, so that weights do not count.
+On a CPU, time is process time (of all threads), which is independent of other processes, and memory is that of torch's allocator: the
+maximum of the running sum of the profiler's memory events, in a separate call; buffers of oneDNN or BLAS are not included. On a CUDA
+device, time is wall time with synchronisation, and memory is `max_memory_allocated`. Memory that was allocated before the call, such
+as weights, is not counted.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from collections.abc import Callable
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from suite.bed import Bed
 from suite.case import Case
 from suite.row import Row
+from suite.workload import Workload
 
 Work = Callable[[], object]
 
 
-def seconds(work: Work, device: str) -> float:
+def measure_seconds(work: Work, device: str) -> float:
     cuda = device.startswith("cuda")
     now = time.perf_counter if cuda else time.process_time
-    settle(cuda)
+    synchronise(cuda)
     start = now()
     work()
-    settle(cuda)
+    synchronise(cuda)
     return now() - start
 
 
-def settle(cuda: bool) -> None:
+def synchronise(cuda: bool) -> None:
     if cuda:
         torch.cuda.synchronize()
 
 
-def peak(work: Work, device: str) -> int:
-    """Bytes above those before the call, at the worst moment of it."""
+def measure_peak(work: Work, device: str) -> int:
+    """Peak of the memory that a call allocates, in bytes."""
     if device.startswith("cuda"):
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -51,18 +51,20 @@ def peak(work: Work, device: str) -> int:
         return torch.cuda.max_memory_allocated() - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         work()
-    return highest(moves(profiler))
+    return find_peak(list_allocations(profiler))
 
 
-def warm_peak(work: Work, device: str, short: float = 1.0) -> int:
-    """Libraries take their workspaces on a GPU in the first call: it is weighed again, where it is short enough to matter."""
-    begun = time.perf_counter()
-    first_peak = peak(work, device)
-    return peak(work, device) if device.startswith("cuda") and time.perf_counter() - begun < short else first_peak
+def measure_warm_peak(work: Work, device: str, short: float = 1.0) -> int:
+    """Peak of a second call on a GPU, if the first was short: libraries allocate their workspaces in the first call."""
+    start = time.perf_counter()
+    first_peak = measure_peak(work, device)
+    return (
+        measure_peak(work, device) if device.startswith("cuda") and time.perf_counter() - start < short else first_peak
+    )
 
 
-def moves(profiler: profile) -> list[int]:
-    """What torch's CPU allocator gave (+) and took back (−), in the order of time."""
+def list_allocations(profiler: profile) -> list[int]:
+    """Bytes that torch's CPU allocator allocated (+) and freed (−), in the order of time."""
     assert profiler.profiler is not None
     events = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
     cpu = torch.autograd.DeviceType.CPU
@@ -73,7 +75,7 @@ def moves(profiler: profile) -> list[int]:
     ]
 
 
-def highest(steps: list[int]) -> int:
+def find_peak(steps: list[int]) -> int:
     total = most = 0
     for step in steps:
         total += step
@@ -81,44 +83,44 @@ def highest(steps: list[int]) -> int:
     return most
 
 
-def turns(ours: Work, theirs: Work, device: str, rounds: int, cap: float = math.inf) -> list[tuple[float, float]]:
-    """Seconds of both, one after the other, `rounds` times, or as often as `cap` seconds allow; once at least."""
-    rounds_seconds, begun = [], time.perf_counter()
+def alternate(ours: Work, theirs: Work, device: str, rounds: int, cap: float = math.inf) -> list[tuple[float, float]]:
+    """Seconds of both functions, called alternately `rounds` times or as often as `cap` seconds allow, at least once."""
+    rounds_seconds, start = [], time.perf_counter()
     while not rounds_seconds or (
-        len(rounds_seconds) < rounds and (time.perf_counter() - begun) * (1 + 1 / len(rounds_seconds)) < cap
+        len(rounds_seconds) < rounds and (time.perf_counter() - start) * (1 + 1 / len(rounds_seconds)) < cap
     ):
-        rounds_seconds.append((seconds(ours, device), seconds(theirs, device)))
+        rounds_seconds.append((measure_seconds(ours, device), measure_seconds(theirs, device)))
     return rounds_seconds
 
 
-def measured(case: Case, bed: Bed, rounds: int, cap: float = math.inf) -> Row:
-    """The row of a case; what raises becomes a row that says so."""
-    row = Row.of(case, bed)
+def measure_case(case: Case, workload: Workload, rounds: int, cap: float = math.inf) -> Row:
+    """Measure a case; an exception becomes a row with its message."""
+    row = Row.from_case(case, workload)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             for side, work in (
                 ("theirs", case.theirs),
                 ("ours", case.ours),
-            ):  # a peer that is not there says so at once
+            ):  # first, so that a missing package fails at once
                 row.error = side  # until it has run
-                row.peaks[side] = warm_peak(work, bed.device)  # untimed: this is what warms up
+                row.peaks[side] = measure_warm_peak(work, workload.device)  # not timed; also the warm-up
             row.error = "agreement"
             row.agreement = None if case.agree is None else float(case.agree())
             row.error = "turns"
-            rounds_seconds = turns(case.ours, case.theirs, bed.device, rounds, cap)
-        except Exception as problem:  # noqa: BLE001 - whatever a peer may raise is a row, never the end of the run
-            row.error = f"{row.error}: {error_line(problem)}"
+            rounds_seconds = alternate(case.ours, case.theirs, workload.device, rounds, cap)
+        except Exception as problem:  # noqa: BLE001 - an error of another tool must not stop the run
+            row.error = f"{row.error}: {format_error(problem)}"
         else:
             row.error = None
-            row.take(rounds_seconds)
+            row.set_rounds(rounds_seconds)
     gc.collect()
-    if bed.cuda:
+    if workload.cuda:
         torch.cuda.empty_cache()
     return row
 
 
-def error_line(problem: BaseException) -> str:
-    """What went wrong, in one line."""
-    lines = re.sub(r" \(/\S*\)", "", str(problem)).strip().splitlines()  # where a file lies is one machine's
+def format_error(problem: BaseException) -> str:
+    """Type and first line of an exception."""
+    lines = re.sub(r" \(/\S*\)", "", str(problem)).strip().splitlines()  # paths differ between machines
     return f"{type(problem).__name__}: {lines[0][:200]}" if lines else type(problem).__name__

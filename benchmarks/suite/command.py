@@ -14,16 +14,16 @@ from typing import Any
 
 import torch
 
-from suite.bed import SIZES, Bed, lay
 from suite.case import Case
-from suite.clock import error_line, measured
+from suite.clock import format_error, measure_case
 from suite.row import Figure, Row
-from suite.table import document, joined, machine, markdown, write
+from suite.table import describe_machine, format_markdown, make_document, merge_documents, write_json
+from suite.workload import SIZES, Workload, make_workload
 
-ABOUT = """Each method beside the work that its mathematics needs, and beside its peers.
+ABOUT = """Time and memory of each method, relative to the computation that it is defined by (the baseline) and to other tools.
 
-Every row is a ratio measured in one run, per image: both sides take turns, the figure is the median of the ratios within rounds, the
-spread their ends. On a CPU seconds are process time, so that neighbours do not count. Peers are installed by hand: benchmarks/requirements.txt.
+Every row is a ratio per image measured in one run: both sides alternate, the value is the median of the ratios within rounds, the
+spread their minimum and maximum. On a CPU seconds are process time. Other tools are installed by hand: benchmarks/requirements.txt.
 """
 MODULES = (
     "standins",
@@ -32,11 +32,11 @@ MODULES = (
     "image_metrics",
     "peers",
     "memory",
-)  # each has `cases(bed)`, of its `GROUPS`
+)  # each has `cases(workload)`, of its `GROUPS`
 SLOWEST = "slowest"
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         "benchmarks/run", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
         "--precision",
         default="",
         choices=("tf32", "bf16"),
-        help="of products in a float32 model, on both sides; bf16: methods that look inside and peers, beside a converted module",
+        help="of products in a float32 model, on both sides; bf16: white-box methods and other tools, relative to a converted module",
     )
     arguments.add_argument(
         "--only", action="append", metavar="GROUP", help="sections of the table: 'one backward', 'start-up', …"
@@ -57,56 +57,58 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--rounds", type=int, help="default: 5, 2 with --quick")
     arguments.add_argument("--threads", type=int)
     arguments.add_argument(
-        "--seconds-cap", type=float, default=math.inf, help="fewer rounds where a row would take longer"
+        "--seconds-cap", type=float, default=math.inf, help="fewer rounds if a row would take longer"
     )
     arguments.add_argument("--quick", action="store_true", help="fewer and smaller rows")
-    arguments.add_argument("--list", action="store_true", help="name the rows and measure nothing")
+    arguments.add_argument("--list", action="store_true", help="list the rows without measuring")
     arguments.add_argument(
         "--profile",
         metavar="ROW",
-        help="print the operators that take most of this row's time instead; 'slowest': of three in the --json file",
+        help="print the operators with the largest share of this row's time instead; 'slowest': for three rows of the --json file",
     )
     arguments.add_argument(
         "--growth",
         type=Path,
         metavar="FIGURE",
-        help="instead: time against tokens, depth, masks and images, drawn here",
+        help="instead: measure time against tokens, depth, masks and images, and draw it to this file",
     )
     arguments.add_argument(
-        "--kept", action="store_true", help="the growth that the --json file holds is drawn, not measured"
+        "--kept", action="store_true", help="draw the growth of the --json file instead of measuring it"
     )
-    arguments.add_argument("--json", type=Path, metavar="FILE", help="write everything here as well")
-    arguments.add_argument(
-        "--add", action="store_true", help="to what FILE holds already; rows measured again are replaced"
-    )
+    arguments.add_argument("--json", type=Path, metavar="FILE", help="also write all results to this file")
+    arguments.add_argument("--add", action="store_true", help="add to FILE; rows that are measured again are replaced")
     return arguments
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     if options.device.startswith("cuda") and not torch.cuda.is_available():
-        parser().error(f"--device {options.device}: torch sees no CUDA device here")
+        make_parser().error(f"--device {options.device}: torch sees no CUDA device here")
     options.rounds = (2 if options.quick else 5) if options.rounds is None else options.rounds
     if options.batch < 1 or options.rounds < 1:
-        parser().error("--batch and --rounds are whole numbers from 1 on")
+        make_parser().error("--batch and --rounds are whole numbers from 1 on")
     if (options.kept or options.profile == SLOWEST) and not (options.json and options.json.exists()):
-        parser().error("--kept and --profile slowest read a --json file that is there")
+        make_parser().error("--kept and --profile slowest need an existing --json file")
     if options.threads:
         torch.set_num_threads(options.threads)
-    if arguments is None:  # a process of its own
-        fence(options.device)
+    if arguments is None:  # started as a script
+        limit_memory(options.device)
     command = shlex.join(["benchmarks/run", *(sys.argv[1:] if arguments is None else arguments)])
     if options.profile or options.list:
-        return show(options)
+        return show_rows(options)
     rows, growth = [], []
     if options.growth:
-        from suite.growth import drawn, grown
+        from suite.growth import draw_growth, measure_growth
 
-        growth = read(options)["growth"] if options.kept else grown(options.device, options.rounds, options.quick)
+        growth = (
+            read_results(options)["growth"]
+            if options.kept
+            else measure_growth(options.device, options.rounds, options.quick)
+        )
         if not options.kept:
-            keep(options, command, rows, growth)  # before a figure that may not be drawn
+            save_results(options, command, rows, growth)  # before drawing, which may fail
         try:
-            drawn(growth, options.growth)
+            draw_growth(growth, options.growth)
         except ImportError as problem:
             print(f"not drawn ({problem}); --kept draws it elsewhere", file=sys.stderr)
         print(
@@ -116,123 +118,127 @@ def main(arguments: list[str] | None = None) -> int:
             )
         )
     else:
-        for row in every_row(options):
+        for row in measure_rows(options):
             rows.append(row)
-            keep(options, command, rows, growth)
+            save_results(options, command, rows, growth)
             print(f"{row.size} {row.group} {row.what}: {row.verdict}", file=sys.stderr)
-        print(markdown(rows))
+        print(format_markdown(rows))
     return 0
 
 
-def show(options: argparse.Namespace) -> int:
-    """Names of rows, or the operators of some."""
-    from suite.profile import profiled, slowest
+def show_rows(options: argparse.Namespace) -> int:
+    """Print the names of rows, or profiles of some."""
+    from suite.profile import find_slowest, profile_case
 
     slowest_rows = (
-        slowest(map(Row.read, read(options)["rows"]), options.size or ["ti"]) if options.profile == SLOWEST else []
+        find_slowest(map(Row.from_record, read_results(options)["rows"]), options.size or ["ti"])
+        if options.profile == SLOWEST
+        else []
     )
     options.only = [row.group for row in slowest_rows] or options.only
     keys = {row.key for row in slowest_rows}
-    for bed in beds(options):
-        for case in chosen(options, cases_of(bed, options.only)):
+    for workload in make_workloads(options):
+        for case in select_entries(options, list_cases(workload, options.only)):
             if isinstance(case, Row):
-                print(f"{bed.size} {case.group}: {case.error}")
+                print(f"{workload.size} {case.group}: {case.error}")
             elif options.list:
                 print(
-                    f"{bed.size} · {case.group} · {case.what} against {case.against}"
+                    f"{workload.size} · {case.group} · {case.what} against {case.against}"
                     + (f" ({case.note})" if case.note else "")
                 )
-            elif isinstance(case, Case) and (case.what == options.profile or Row.of(case, bed).key in keys):
-                print(profiled(case, bed), end="\n\n")
+            elif isinstance(case, Case) and (case.what == options.profile or Row.from_case(case, workload).key in keys):
+                print(profile_case(case, workload), end="\n\n")
     return 0
 
 
-def keep(options: argparse.Namespace, command: str, rows: list[Row], growth: list[dict[str, Any]]) -> None:
-    """All that was found so far, so that a run that is stopped has not been in vain."""
+def save_results(options: argparse.Namespace, command: str, rows: list[Row], growth: list[dict[str, Any]]) -> None:
+    """Write the results so far, so that those of a stopped run are not lost."""
     if options.json is None:
         return
-    results = document(machine(options.device), [command], rows, growth)
+    results = make_document(describe_machine(options.device), [command], rows, growth)
     if options.add and options.json.exists():
-        results = joined(read(options), results)
-    write(options.json, results)
+        results = merge_documents(read_results(options), results)
+    write_json(options.json, results)
 
 
-def read(options: argparse.Namespace) -> dict[str, Any]:
+def read_results(options: argparse.Namespace) -> dict[str, Any]:
     return json.loads(options.json.read_text())
 
 
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def beds(options: argparse.Namespace) -> Iterator[Bed]:
+def make_workloads(options: argparse.Namespace) -> Iterator[Workload]:
     for size in options.size or ["ti"]:
-        yield lay(size, options.device, options.batch, getattr(torch, options.dtype), options.quick, options.precision)
+        yield make_workload(
+            size, options.device, options.batch, getattr(torch, options.dtype), options.quick, options.precision
+        )
 
 
-def every_row(options: argparse.Namespace) -> Iterator[Row]:
+def measure_rows(options: argparse.Namespace) -> Iterator[Row]:
     from suite import startup
 
-    if not options.device.startswith("cuda") or "start-up" in (options.only or ()):  # no GPU has a part in it
-        for figure in chosen(options, startup.cases(options.rounds)):
+    if not options.device.startswith("cuda") or "start-up" in (options.only or ()):  # does not use the GPU
+        for figure in select_entries(options, startup.cases(options.rounds)):
             yield measure_figure(figure, "")
     if options.only == ["start-up"]:
         return
-    for bed in beds(options):
-        for case in chosen(options, cases_of(bed, options.only)):
+    for workload in make_workloads(options):
+        for case in select_entries(options, list_cases(workload, options.only)):
             yield (
-                measured(case, bed, options.rounds, options.seconds_cap)
+                measure_case(case, workload, options.rounds, options.seconds_cap)
                 if isinstance(case, Case)
-                else measure_figure(case, bed.size)
+                else measure_figure(case, workload.size)
             )
 
 
 def measure_figure(figure: Figure | Row, size: str) -> Row:
-    """The row of a figure; what raises becomes a row that says so."""
+    """Measure a figure; an exception becomes a row with its message."""
     if isinstance(figure, Row):
         return figure
     try:
         return figure.measure()
-    except Exception as problem:  # noqa: BLE001 - never the end of the run
-        return Row(size, figure.group, figure.what, figure.against, error=error_line(problem), note=figure.note)
+    except Exception as problem:  # noqa: BLE001 - must not stop the run
+        return Row(size, figure.group, figure.what, figure.against, error=format_error(problem), note=figure.note)
 
 
-def cases_of(bed: Bed, only: list[str] | None = None) -> Iterator[Case | Figure | Row]:
-    """What every module would measure of these groups; a module that cannot say so is a row that says why."""
-    for name in MODULES if bed.arithmetic != "bf16" else ("whitebox", "peers"):
+def list_cases(workload: Workload, only: list[str] | None = None) -> Iterator[Case | Figure | Row]:
+    """Cases of all modules in these groups; a module that raises becomes a row with the error."""
+    for name in MODULES if workload.arithmetic != "bf16" else ("whitebox", "peers"):
         try:
             module = import_module(f"suite.{name}")
             if not only or set(only) & set(module.GROUPS):
-                yield from module.cases(bed)
+                yield from module.cases(workload)
         except Exception as problem:  # noqa: BLE001
-            yield Row(bed.size, name, "all rows", "", error=error_line(problem))
+            yield Row(workload.size, name, "all rows", "", error=format_error(problem))
 
 
-def chosen(options: argparse.Namespace, entries: Iterable[Case | Figure | Row]) -> Iterator[Any]:
+def select_entries(options: argparse.Namespace, entries: Iterable[Case | Figure | Row]) -> Iterator[Any]:
     for entry in entries:
         in_group = not options.only or entry.group in options.only
         named = not options.match or any(text in entry.what for text in options.match)
-        if isinstance(entry, Row) or (in_group and named):  # what failed is never left out
+        if isinstance(entry, Row) or (in_group and named):  # errors are always shown
             yield entry
 
 
-def fence(device: str) -> None:
-    """On a CPU, what does not fit should raise, and become a row, before the system ends the process."""
+def limit_memory(device: str) -> None:
+    """Limit memory on a CPU, so that a case that does not fit raises instead of being killed by the system."""
     if device.startswith("cuda"):
         return
     try:
         import resource
-    except ImportError:  # no such limits on this system
+    except ImportError:  # not available on this system
         return
     from vitreous.capture.memory import free_bytes
 
-    room = free_bytes(torch.device("cpu"))
+    free = free_bytes(torch.device("cpu"))
     status = Path("/proc/self/status")
     data_sizes = (
         [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmData")]
         if status.exists()
         else []
     )
-    if data_sizes and math.isfinite(room):
+    if data_sizes and math.isfinite(free):
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = int(data_sizes[0]) * 1024 + int(room * 0.9)
+        limit = int(data_sizes[0]) * 1024 + int(free * 0.9)
         resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def with_lxt(model: nn.Module) -> nn.Module:
-    """LXT's AttnLRP rules in every norm, activation and attention of this model, and of no other: LXT itself patches classes."""
+def patch_with_lxt(model: nn.Module) -> nn.Module:
+    """Put LXT's AttnLRP rules into every norm, activation and attention of this model only; LXT itself patches classes."""
     skip_models_of_lxt()
     from lxt.efficient.patches import layer_norm_forward
     from lxt.efficient.rules import divide_gradient, identity_rule_implicit

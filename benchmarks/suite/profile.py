@@ -1,4 +1,4 @@
-"""Where a row spends its time, operator by operator."""
+"""Time of a row by operator."""
 
 from __future__ import annotations
 
@@ -8,37 +8,39 @@ from collections.abc import Callable, Collection, Iterable
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from suite.bed import Bed
 from suite.case import Case
-from suite.clock import seconds
+from suite.clock import measure_seconds
 from suite.row import Row
+from suite.workload import Workload
 
 
-def profiled(case: Case, bed: Bed, rows: int = 12) -> str:
-    """The operators that take most of either side, by their own time."""
-    parts = [f"{case.what} against {case.against}, {bed.size}, batch {bed.batch}"]
+def profile_case(case: Case, workload: Workload, rows: int = 12) -> str:
+    """The operators with the largest self time, of both sides."""
+    parts = [f"{case.what} against {case.against}, {workload.size}, batch {workload.batch}"]
     for side, work in (("ours", case.ours), ("theirs", case.theirs)):
-        parts += ["", side, "", operators(work, bed.cuda, rows)]
-        parts += [f"\n{side}, without a profiler: {1000 * seconds(work, bed.device):.1f} ms"]
+        parts += ["", side, "", list_operators(work, workload.cuda, rows)]
+        parts += [f"\n{side}, without a profiler: {1000 * measure_seconds(work, workload.device):.1f} ms"]
     return "\n".join(parts)
 
 
-def slowest(rows: Iterable[Row], sizes: Collection[str], count: int = 3) -> list[Row]:
-    """Of these sizes, the rows beside a floor or themselves that come nearest to their targets, or miss them by most; a name once."""
+def find_slowest(rows: Iterable[Row], sizes: Collection[str], count: int = 3) -> list[Row]:
+    """Rows of these sizes that are closest to their targets or miss them most; each method once, without other tools."""
     judged: dict[str, Row] = {}
-    for row in sorted((row for row in rows if row.size in sizes and strain(row)), key=strain, reverse=True):
+    for row in sorted(
+        (row for row in rows if row.size in sizes and compute_strain(row)), key=compute_strain, reverse=True
+    ):
         judged.setdefault(row.what, row)
     return list(judged.values())[:count]
 
 
-def strain(row: Row) -> float:
-    """How much of what its target allows a row takes: more than 1 is too much."""
+def compute_strain(row: Row) -> float:
+    """Ratio of a row to its target: more than 1 is a miss."""
     if row.ratio is None or row.error is not None or row.unit or row.group in ("peers", "stand-ins"):
         return 0.0
     return max(row.ratio / row.targets.get("at_most", float("inf")), row.ratio * row.targets.get("at_least", 0.0))
 
 
-def operators(work: Callable[[], object], cuda: bool, rows: int) -> str:
+def list_operators(work: Callable[[], object], cuda: bool, rows: int) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         work()

@@ -1,6 +1,6 @@
-"""Plain research code, written from the papers: one image at a time, every vector that the formula names.
+"""Straightforward implementations of the papers' formulas: one image at a time, all vectors explicit.
 
-It gives the numbers that the library gives (`tests/benchmarks/test_standins.py`); what differs is how much it computes.
+They give the same numbers as the library (`tests/benchmarks/test_standins.py`) with more computation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vitreous.methods.random_control import generators
 
 @dataclass
 class Activations:
-    """What one image leaves in a timm VisionTransformer: per block its input [n d], attention [h n n], and what the MLP is added to."""
+    """Activations of an image in a timm VisionTransformer: for each block its input [n d], attention [h n n], and the state before the MLP."""
 
     inputs: list[Tensor]
     attention: list[Tensor]
@@ -24,7 +24,7 @@ class Activations:
     end: Tensor
 
 
-def heads_of(block: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def split_heads(block: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values [h n e] of tokens [n d]."""
     packed = block.attn.qkv(block.norm1(x))
     q, k, v = packed.unflatten(-1, (3, block.attn.num_heads, -1)).permute(1, 2, 0, 3)
@@ -36,7 +36,7 @@ def record_activations(model: Any, image: Tensor) -> Activations:
     x = model.norm_pre(model._pos_embed(model.patch_embed(image[None])))[0]
     activations = Activations([], [], [], x)
     for block in model.blocks:
-        q, k, v = heads_of(block, x)
+        q, k, v = split_heads(block, x)
         attention = (q @ k.mT * block.attn.scale).softmax(-1)
         mixed = (attention @ v).transpose(0, 1).flatten(1)
         middle = x + block.ls1(block.attn.proj(mixed))
@@ -48,14 +48,14 @@ def record_activations(model: Any, image: Tensor) -> Activations:
     return activations
 
 
-def scale_of(part: Any) -> Tensor | float:
+def get_layer_scale(part: Any) -> Tensor | float:
     return getattr(part, "gamma", 1.0)
 
 
 # ── DecompX ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def through_norm(norm: Any, x: Tensor, parts: Tensor) -> Tensor:
+def propagate_norm(norm: Any, x: Tensor, parts: Tensor) -> Tensor:
     """Parts [n s d] of tokens x [n d] through a LayerNorm whose spread is that of x."""
     if isinstance(norm, torch.nn.Identity):
         return parts
@@ -63,46 +63,48 @@ def through_norm(norm: Any, x: Tensor, parts: Tensor) -> Tensor:
     return (parts - parts.mean(-1, keepdim=True)) / spread[:, None, None] * norm.weight
 
 
-def through_block(block: Any, activations: Activations, layer: int, parts: Tensor) -> Tensor:
-    """Parts of a block's input made parts of its output, attention and the ratio of the activation held fixed."""
+def propagate_block(block: Any, activations: Activations, layer: int, parts: Tensor) -> Tensor:
+    """Parts of a block's output from those of its input, with attention and the ratio of the activation fixed."""
     attention = activations.attention[layer]
     value = block.attn.qkv.weight.chunk(3)[2]
-    heads = (through_norm(block.norm1, activations.inputs[layer], parts) @ value.T).unflatten(-1, (len(attention), -1))
+    heads = (propagate_norm(block.norm1, activations.inputs[layer], parts) @ value.T).unflatten(
+        -1, (len(attention), -1)
+    )
     mixed = torch.einsum("hij,jshe->ishe", attention, heads).flatten(2)
-    parts = parts + mixed @ block.attn.proj.weight.T * scale_of(block.ls1)
+    parts = parts + mixed @ block.attn.proj.weight.T * get_layer_scale(block.ls1)
     middle = activations.middles[layer]
     before = block.mlp.fc1(block.norm2(middle))
     ratio = block.mlp.act(before) / before
-    hidden = (through_norm(block.norm2, middle, parts) @ block.mlp.fc1.weight.T) * ratio[:, None]
-    return parts + hidden @ block.mlp.fc2.weight.T * scale_of(block.ls2)
+    hidden = (propagate_norm(block.norm2, middle, parts) @ block.mlp.fc1.weight.T) * ratio[:, None]
+    return parts + hidden @ block.mlp.fc2.weight.T * get_layer_scale(block.ls2)
 
 
-def own_parts(x: Tensor, sources: Tensor) -> Tensor:
-    """Tokens [n d] as parts [n s d]: each source is all of itself and nothing of the others."""
+def split_by_source(x: Tensor, sources: Tensor) -> Tensor:
+    """Tokens [n d] as parts [n s d]: each token is a part of its own source only."""
     parts = x.new_zeros(len(x), len(sources), x.shape[1])
     parts[sources, torch.arange(len(sources), device=x.device)] = x[sources]
     return parts
 
 
-def logit_shares(model: Any, activations: Activations, parts: Tensor, target: int) -> Tensor:
-    """What every source adds to the class's logit, [s]."""
-    parts, tokens = through_norm(model.norm, activations.end, parts), model.norm(activations.end)
+def compute_logit_shares(model: Any, activations: Activations, parts: Tensor, target: int) -> Tensor:
+    """Share of every source in the logit, [s]."""
+    parts, tokens = propagate_norm(model.norm, activations.end, parts), model.norm(activations.end)
     first = model.num_prefix_tokens
     if model.global_pool == "token":
-        read, truth = parts[0], tokens[0]
+        pooled_parts, pooled = parts[0], tokens[0]
     else:
-        read, truth = parts[first:].mean(0), tokens[first:].mean(0)
-    return through_norm(model.fc_norm, truth[None], read[None])[0] @ model.head.weight[target]
+        pooled_parts, pooled = parts[first:].mean(0), tokens[first:].mean(0)
+    return propagate_norm(model.fc_norm, pooled[None], pooled_parts[None])[0] @ model.head.weight[target]
 
 
 @torch.no_grad()
-def decompx_slowly(
+def compute_decompx(
     model: Any, image: Tensor, target: int, *, restart: bool = True, sources: Tensor | None = None, chunk: int = 0
 ) -> Tensor:
-    """DecompX under SkipPLUS by carrying [n n d] vectors forward: the scores of the sources (all by default).
+    """DecompX under SkipPLUS by propagating [n n d] vectors forward: scores of the sources (default: all).
 
     `restart`: DecompX of the sub-network from every layer on, as PLUS is defined; else all starts share one pass, which
-    linearity allows. Sources do not meet, so `chunk` of them may go at a time.
+    linearity allows. Sources are independent, so they may be processed `chunk` at a time.
     """
     activations, depth = record_activations(model, image), len(model.blocks)
     sources = torch.arange(len(activations.end), device=image.device) if sources is None else sources
@@ -112,11 +114,11 @@ def decompx_slowly(
         total = torch.zeros(len(part_of_sources)).to(image)
         parts = torch.zeros(()).to(image)
         for start in starts:
-            parts = own_parts(activations.inputs[start], part_of_sources) + (0 if restart else parts)
+            parts = split_by_source(activations.inputs[start], part_of_sources) + (0 if restart else parts)
             for layer in range(start, depth) if restart else (start,):
-                parts = through_block(model.blocks[layer], activations, layer, parts)
-            total = total + logit_shares(model, activations, parts, target) if restart else total
-        scores.append(total if restart else logit_shares(model, activations, parts, target))
+                parts = propagate_block(model.blocks[layer], activations, layer, parts)
+            total = total + compute_logit_shares(model, activations, parts, target) if restart else total
+        scores.append(total if restart else compute_logit_shares(model, activations, parts, target))
     return torch.cat(scores)
 
 
@@ -124,8 +126,8 @@ def decompx_slowly(
 
 
 @torch.no_grad()
-def globenc_slowly(model: Any, image: Tensor) -> Tensor:
-    """Norm-based maps with the vectors that they are lengths of, [n n d] at every layer; the row that the head reads, [n]."""
+def compute_globenc(model: Any, image: Tensor) -> Tensor:
+    """GlobEnc with explicit vectors [n n d] at every layer; the row that the head reads, [n]."""
     activations, row = record_activations(model, image), None
     for layer in reversed(range(len(model.blocks))):
         block, x = model.blocks[layer], activations.inputs[layer]
@@ -133,18 +135,20 @@ def globenc_slowly(model: Any, image: Tensor) -> Tensor:
         value = (block.norm1(x) - block.norm1.bias) @ weight.T
         value = value.unflatten(-1, (block.attn.num_heads, -1)).transpose(0, 1)  # [h n e]
         out = block.attn.proj.weight.unflatten(1, (block.attn.num_heads, -1))  # [d h e]
-        sent = torch.einsum("hne,dhe->hnd", value, out) * scale_of(block.ls1)
+        sent = torch.einsum("hne,dhe->hnd", value, out) * get_layer_scale(block.ls1)
         vectors = torch.einsum("hij,hjd->ijd", activations.attention[layer], sent)
         place = torch.arange(len(x), device=x.device)
         vectors[place, place] += x
-        vectors = vectors + through_norm(block.norm2, activations.middles[layer], vectors) * scale_of(block.ls2)
+        vectors = vectors + propagate_norm(block.norm2, activations.middles[layer], vectors) * get_layer_scale(
+            block.ls2
+        )
         lengths = vectors.norm(dim=-1)
-        row = (readout(model, len(x), x) if row is None else row) @ lengths
+        row = (make_readout(model, len(x), x) if row is None else row) @ lengths
     assert row is not None
     return row
 
 
-def readout(model: Any, tokens: int, like: Tensor) -> Tensor:
+def make_readout(model: Any, tokens: int, like: Tensor) -> Tensor:
     row, first = torch.zeros(tokens).to(like), model.num_prefix_tokens
     if model.global_pool == "token":
         row[0] = 1
@@ -156,8 +160,8 @@ def readout(model: Any, tokens: int, like: Tensor) -> Tensor:
 # ── TIS ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def kmeans_slowly(samples: Tensor, centroids: Tensor, rounds: int = 100, tolerance: float = 1e-4) -> Tensor:
-    """Lloyd's algorithm on samples [a p]; a centroid without samples begins again at the sample farthest from its own."""
+def cluster_kmeans(samples: Tensor, centroids: Tensor, rounds: int = 100, tolerance: float = 1e-4) -> Tensor:
+    """Lloyd's algorithm on samples [a p]; a centroid without samples is moved to the sample that is farthest from its centroid."""
     for _ in range(rounds):
         near, owner = torch.cdist(samples, centroids).min(-1)
         count = torch.bincount(owner, minlength=len(centroids))
@@ -172,7 +176,7 @@ def kmeans_slowly(samples: Tensor, centroids: Tensor, rounds: int = 100, toleran
 
 
 @torch.no_grad()
-def tis_slowly(
+def compute_tis(
     model: Any, image: Tensor, target: int, masks: int, share_kept: float = 0.5, at_once: int = 16
 ) -> Tensor:
     """Transformer Input Sampling of one image: k-means on the CPU, a few subsets at a time."""
@@ -184,15 +188,15 @@ def tis_slowly(
         outputs.append(x[0, prefix:])
     samples = torch.cat(outputs, 1).T.cpu()
     first = torch.randperm(len(samples), generator=generators(image[None], 0)[0])[:masks]
-    centroids = kmeans_slowly(samples, samples[first])
+    centroids = cluster_kmeans(samples, samples[first])
     patches = samples.shape[1]
     total, count = torch.zeros(patches).to(samples), torch.zeros(patches).to(samples)
     for subsets in centroids.topk(int(share_kept * patches), -1).indices.sort(-1).values.split(at_once):
         kept_tokens = tokens[0, prefix:][subsets.to(image.device)]
         front = tokens[:, :prefix].expand(len(subsets), -1, -1)
         logits = model.forward_head(model.norm(model.blocks(torch.cat([front, kept_tokens], 1))))
-        for subset, answer in zip(subsets, logits.softmax(-1)[:, target].tolist(), strict=True):
-            total[subset] += answer
+        for subset, probability in zip(subsets, logits.softmax(-1)[:, target].tolist(), strict=True):
+            total[subset] += probability
             count[subset] += 1
     mean = total / count
     return torch.where(count > 0, mean, mean[count > 0].min()).to(image.device)

@@ -1,4 +1,4 @@
-"""One row of the table after it was measured: its figures, its targets, and whether they are met."""
+"""A measured row of the table: its values, its targets, and whether they are met."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from suite.bed import Bed
 from suite.case import Case
+from suite.workload import Workload
 
 
 @dataclass
 class Row:
-    """A ratio of two sides, or (`unit` given) one figure of its own; `error` says in one line why there is none."""
+    """A ratio of two sides, or a single value if `unit` is given; `error` is the reason if there is none."""
 
     size: str
     group: str
@@ -24,9 +24,9 @@ class Row:
     dtype: str = "float32"
     pictures: tuple[float, float] = (1, 1)
     targets: dict[str, float] = field(default_factory=dict)  # at_most, at_least, smaller, agreement
-    seconds: dict[str, list[float]] = field(default_factory=dict)  # ours, theirs: of one call, round by round
+    seconds: dict[str, list[float]] = field(default_factory=dict)  # ours, theirs: of one call, for every round
     peaks: dict[str, int] = field(default_factory=dict)  # bytes of one call
-    ratio: float | None = None  # ours / theirs per image, median of the rounds; or the figure
+    ratio: float | None = None  # ours / theirs per image, median of the rounds; or the single value
     spread: tuple[float, float] | None = None  # least and largest of the rounds
     unit: str = ""
     agreement: float | None = None
@@ -34,14 +34,14 @@ class Row:
     note: str = ""
 
     @classmethod
-    def of(cls, case: Case, bed: Bed) -> Row:
+    def from_case(cls, case: Case, workload: Workload) -> Row:
         limits = {key: getattr(case, key) for key in ("at_most", "at_least", "smaller", "agreement")}
         targets = {key: float(value) for key, value in limits.items() if value is not None}
-        facts = (bed.size, case.group, case.what, case.against, bed.batch, bed.precision)
+        facts = (workload.size, case.group, case.what, case.against, workload.batch, workload.precision)
         return cls(*facts, pictures=case.pictures, targets=targets, note=case.note)
 
-    def take(self, rounds: list[tuple[float, float]]) -> None:
-        """Ratios within rounds, per image; the median of them is the figure."""
+    def set_rounds(self, rounds: list[tuple[float, float]]) -> None:
+        """Compute the ratio per image as the median of the ratios within rounds."""
         self.seconds = {"ours": [a for a, _ in rounds], "theirs": [b for _, b in rounds]}
         own, other = self.pictures
         ratios = [a / own / (b / other) for a, b in rounds if b > 0]
@@ -50,14 +50,14 @@ class Row:
 
     @property
     def smaller(self) -> float | None:
-        """How many times less memory an image takes here than there."""
+        """Peak memory per image of theirs divided by that of ours."""
         if not self.peaks.get("ours") or "theirs" not in self.peaks:
             return None
         own, other = self.pictures
         return (self.peaks["theirs"] / other) / (self.peaks["ours"] / own)
 
-    def missed(self) -> list[str]:
-        """Each target that is not met, and by how much."""
+    def list_missed(self) -> list[str]:
+        """Description of each target that is not met."""
         gain = None if not self.ratio else 1 / self.ratio
         sentences = []
         for key, target in self.targets.items():
@@ -65,26 +65,28 @@ class Row:
             if value is None or math.isnan(value):
                 sentences.append(f"{WORDS[key]} is not defined")
             elif key == "at_most" and value > target:
-                sentences.append(f"{shown(value)} is {percent(value / target - 1)} over {target:g}")
+                sentences.append(f"{format_number(value)} is {format_percent(value / target - 1)} over {target:g}")
             elif key != "at_most" and value < target:
-                sentences.append(f"{WORDS[key]} {shown(value)} is {percent(1 - value / target)} short of {target:.3g}")
+                sentences.append(
+                    f"{WORDS[key]} {format_number(value)} is {format_percent(1 - value / target)} short of {target:.3g}"
+                )
         return sentences
 
     @property
     def verdict(self) -> str:
         if self.error is not None:
             return "failed"
-        return "no target" if not self.targets else "missed" if self.missed() else "met"
+        return "no target" if not self.targets else "missed" if self.list_missed() else "met"
 
-    def record(self) -> dict[str, Any]:
-        """Everything, for JSON."""
+    def to_record(self) -> dict[str, Any]:
+        """All fields for JSON."""
         seconds = {side: [round(s, 6) for s in times] for side, times in self.seconds.items()}
         fields = asdict(self) | {"seconds": seconds, "smaller": self.smaller, "verdict": self.verdict}
         fields |= {"agreement": None if self.agreement != self.agreement else self.agreement}  # NaN is no JSON
-        return fields | {"missed": [] if self.error is not None else self.missed()}
+        return fields | {"missed": [] if self.error is not None else self.list_missed()}
 
     @classmethod
-    def read(cls, record: dict[str, Any]) -> Row:
+    def from_record(cls, record: dict[str, Any]) -> Row:
         row = cls(**{key: value for key, value in record.items() if key not in ("smaller", "verdict", "missed")})
         row.pictures = tuple(row.pictures)
         row.spread = None if row.spread is None else tuple(row.spread)
@@ -97,7 +99,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Figure:
-    """A row that is no ratio of two pieces of work, before it is measured."""
+    """A single value that is not measured yet."""
 
     group: str
     what: str
@@ -109,10 +111,10 @@ class Figure:
 WORDS = {"at_most": "the ratio", "at_least": "the gain", "smaller": "memory", "agreement": "agreement"}
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.01 else f"{share:.1%}"
 
 
-def shown(value: float) -> str:
-    """Three digits, none of them for show."""
+def format_number(value: float) -> str:
+    """A number with three significant digits."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 10 else f"{value:.2f}"

@@ -1,7 +1,7 @@
-"""Methods and metrics that watch answers to subsets of tokens, beside the bare forwards of these subsets.
+"""Methods and metrics that run the model on subsets of tokens, relative to the plain forward passes of these subsets.
 
-On a CUDA device also in bfloat16 beside float32, on the same subsets; how far the two agree is measured on photographs and trained
-weights where VITREOUS_ASSETS has them: those of this size, or else of ViT-Ti/16.
+On a CUDA device also in bfloat16 relative to float32, on the same subsets; their agreement is measured on photographs and trained
+weights if VITREOUS_ASSETS has them: those of this size, or else of ViT-Ti/16.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import Tensor
 
 import vitreous
 from suite import bare
-from suite.bed import SIZES, WORDS, Bed
 from suite.case import Case
-from suite.sides import real_pictures, worst_spearman
+from suite.sides import load_photographs, worst_spearman
+from suite.workload import SIZES, WORDS, Workload
 from vitreous.capture.probe import Probe
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.random_control import generators
@@ -33,81 +33,90 @@ from vitreous.models.vit import ViT
 Run = Callable[..., Tensor]  # (model, images=, classes=) → scores, a row per image
 LARGE = ("b", "l", "eva")
 PAPER = 1024  # masks of TIS
-MAPS, POINTWISE = 8, 64  # photographs whose maps, and whose curves, two precisions are compared by
+MAPS, POINTWISE = 8, 64  # photographs for the agreement of maps, and of curves, in two precisions
 GROUPS = ("sampling", "metrics")
 
 
 @dataclass(frozen=True)
 class Work:
-    """A piece of work on some images, and its bare forwards."""
+    """A function of some images, and its plain forward passes."""
 
     group: str
     what: str
     images: Tensor
-    make: Callable[[ViT, Tensor, Tensor], Run]  # draws what both precisions share, from the float32 model
+    make: Callable[[ViT, Tensor, Tensor], Run]  # draws the subsets that both precisions share, from the float32 model
     floor: Callable[[], None]
     note: str = ""
 
 
-def cases(bed: Bed) -> Iterator[Case]:
-    masks = 8 if bed.size == "test" else 16 if bed.quick else 128 if bed.cuda else 64
-    few = bed.few if bed.cuda else bed.images[: 2 - bed.quick]
+def cases(workload: Workload) -> Iterator[Case]:
+    masks = 8 if workload.size == "test" else 16 if workload.quick else 128 if workload.cuda else 64
+    few = workload.few if workload.cuda else workload.images[: 2 - workload.quick]
     works = []
-    for work in (*methods(bed, few, masks), *metrics(bed)):
-        classes = predicted(bed.vit, work.images)
-        run = work.make(bed.vit, work.images, classes)
+    for work in (*list_methods(workload, few, masks), *list_metrics(workload)):
+        classes = predict_classes(workload.vit, work.images)
+        run = work.make(workload.vit, work.images, classes)
         works.append((work, partial(run, images=work.images, classes=classes)))
         yield Case(
             work.group,
             work.what,
             "its bare forwards",
-            partial(works[-1][1], bed.vit),
+            partial(works[-1][1], workload.vit),
             work.floor,
             at_most=1.15,
             pictures=(len(work.images), len(work.images)),
             note=work.note,
         )
-    yield clustering(bed, few, masks)
-    if bed.cuda and bed.dtype == torch.float32:
-        yield from in_half_precision(bed, works)
+    yield make_clustering_case(workload, few, masks)
+    if workload.cuda and workload.dtype == torch.float32:
+        yield from list_half_precision_cases(workload, works)
 
 
 # ── methods ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def predicted(vit: ViT, images: Tensor) -> Tensor:
+def predict_classes(vit: ViT, images: Tensor) -> Tensor:
     with torch.no_grad():
         return vit.forward(images).argmax(-1)
 
 
-def methods(bed: Bed, few: Tensor, masks: int) -> Iterator[Work]:
-    layout = bed.vit.layout(bed.vit.size)
+def list_methods(workload: Workload, few: Tensor, masks: int) -> Iterator[Work]:
+    layout = workload.vit.layout(workload.vit.size)
     prefix, patches = layout.prefix, layout.patches
     lengths = [prefix + max(1, patches // 2)] * masks * len(few)
-    apart = "k-means apart, in a row of its own"
+    note = "without k-means, which has its own row"
     yield Work(
-        "sampling", f"tis(masks={masks})", few, given_clusters(masks), bare.sequences(bed, lengths, len(few)), apart
+        "sampling",
+        f"tis(masks={masks})",
+        few,
+        make_tis_run(masks),
+        bare.make_sequence_forwards(workload, lengths, len(few)),
+        note,
     )
-    pixels = bare.pictures(bed, masks * len(few), len(few))
-    yield Work("sampling", f"tis(masks={masks}, ablate='pixels')", few, given_clusters(masks, "pixels"), pixels, apart)
+    pixels = bare.make_image_forwards(workload, masks * len(few), len(few))
+    yield Work("sampling", f"tis(masks={masks}, ablate='pixels')", few, make_tis_run(masks, "pixels"), pixels, note)
     lengths = [prefix + patches - 1] * patches * len(few)
-    yield named("occlusion", few, bare.sequences(bed, lengths, len(few)))
-    yield named("occlusion(space='pixels')", few, bare.pictures(bed, patches * len(few), len(few)))
-    yield named(f"rise(masks={masks})", few, pixels)
-    samples, lengths = 8 * masks if bed.cuda else masks, []  # enough to outweigh the fit, which the CPU makes
+    yield make_method_work("occlusion", few, bare.make_sequence_forwards(workload, lengths, len(few)))
+    yield make_method_work(
+        "occlusion(space='pixels')", few, bare.make_image_forwards(workload, patches * len(few), len(few))
+    )
+    yield make_method_work(f"rise(masks={masks})", few, pixels)
+    samples, lengths = 8 * masks if workload.cuda else masks, []  # enough to outweigh the fit on the CPU
     for draw in generators(few, 0):
         on = with_ends(coalitions(patches, samples, True, draw)[0])
         lengths += (prefix + on.sum(-1)).tolist()
     note = "lengths of all images together"
-    yield named(f"kernelshap(samples={samples})", few, bare.sequences(bed, lengths, len(few)), note)
+    yield make_method_work(
+        f"kernelshap(samples={samples})", few, bare.make_sequence_forwards(workload, lengths, len(few)), note
+    )
     fewer = (
-        few[: max(1, len(few) // 4)] if bed.cuda else few
-    )  # one image after the other: more would cost, and say no more
-    floor = bare.pictures(bed, (samples + 2) * len(fewer), len(fewer))
-    yield named(f"kernelshap(samples={samples}, space='pixels')", fewer, floor)
+        few[: max(1, len(few) // 4)] if workload.cuda else few
+    )  # images are fitted one by one, so more would not change the ratio
+    floor = bare.make_image_forwards(workload, (samples + 2) * len(fewer), len(fewer))
+    yield make_method_work(f"kernelshap(samples={samples}, space='pixels')", fewer, floor)
 
 
-def named(spec: str, images: Tensor, floor: Callable[[], None], note: str = "") -> Work:
+def make_method_work(spec: str, images: Tensor, floor: Callable[[], None], note: str = "") -> Work:
     method = resolve(spec)
 
     def run(vit: ViT, images: Tensor, classes: Tensor) -> Tensor:
@@ -118,15 +127,15 @@ def named(spec: str, images: Tensor, floor: Callable[[], None], note: str = "") 
     return Work("sampling", spec, images, lambda *_: run, floor, note)
 
 
-def given_clusters(masks: int, ablate: str = "tokens") -> Callable[[ViT, Tensor, Tensor], Run]:
-    """TIS but for its k-means: the clusters are there."""
+def make_tis_run(masks: int, ablate: str = "tokens") -> Callable[[ViT, Tensor, Tensor], Run]:
+    """TIS without k-means: the clusters are given."""
 
     def make(vit: ViT, images: Tensor, classes: Tensor) -> Run:
-        centroids = cluster_activations(activations(Probe(vit, images, classes)), masks, images, 0)
+        centroids = cluster_activations(stack_activations(Probe(vit, images, classes)), masks, images, 0)
 
         def run(vit: ViT, images: Tensor, classes: Tensor) -> Tensor:
             probe = Probe(vit, images, classes, "probability")
-            _ = probe.states  # what k-means would read
+            _ = probe.states  # the states that k-means would read
             return tis_of_subsets(probe, keep_largest(centroids, 0.5), ablate)[0]
 
         return run
@@ -134,21 +143,21 @@ def given_clusters(masks: int, ablate: str = "tokens") -> Callable[[ViT, Tensor,
     return make
 
 
-def activations(probe: Probe) -> Tensor:
+def stack_activations(probe: Probe) -> Tensor:
     return torch.cat(probe.states[1:], -1)[:, probe.layout.prefix :].mT
 
 
-def clustering(bed: Bed, few: Tensor, masks: int) -> Case:
-    masks = PAPER if bed.cuda and bed.size != "test" and not bed.quick else masks
-    samples = activations(Probe(bed.vit, few))
+def make_clustering_case(workload: Workload, few: Tensor, masks: int) -> Case:
+    masks = PAPER if workload.cuda and workload.size != "test" and not workload.quick else masks
+    samples = stack_activations(Probe(workload.vit, few))
     spec = f"tis(masks={masks})"
     return Case(
         "sampling",
         f"k-means of {spec}",
         spec,
         lambda: cluster_activations(samples, masks, few, 0),
-        lambda: vitreous.explain(bed.vit, few, method=spec),
-        at_most=0.1 if bed.size in LARGE and bed.dtype == torch.float32 else None,
+        lambda: vitreous.explain(workload.vit, few, method=spec),
+        at_most=0.1 if workload.size in LARGE and workload.dtype == torch.float32 else None,
         pictures=(len(few), len(few)),
     )
 
@@ -156,19 +165,19 @@ def clustering(bed: Bed, few: Tensor, masks: int) -> Case:
 # ── metrics ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def metrics(bed: Bed) -> Iterator[Work]:
-    layout, images = bed.vit.layout(bed.vit.size), bed.images
+def list_metrics(workload: Workload) -> Iterator[Work]:
+    layout, images = workload.vit.layout(workload.vit.size), workload.images
     for verb in ("deletion", "insertion"):
         counts = [int(ratio * layout.patches) for ratio in bare.TENTHS]
         lengths = [layout.prefix + (layout.patches - k if verb == "deletion" else k) for k in counts] * len(images)
-        floor = bare.sequences(bed, lengths, len(images))
+        floor = bare.make_sequence_forwards(workload, lengths, len(images))
         for kind in ("accuracy", "aopc"):
             spec = f"{verb}_{kind}"
-            yield Work("metrics", spec, images, measuring(spec), floor)
+            yield Work("metrics", spec, images, make_metric_run(spec), floor)
 
 
-def measuring(spec: str) -> Callable[[ViT, Tensor, Tensor], Run]:
-    """A metric of a map of noise; its curves are what two precisions are compared by."""
+def make_metric_run(spec: str) -> Callable[[ViT, Tensor, Tensor], Run]:
+    """A metric of random maps; returns its curves."""
     metric = resolve_metric(spec)
 
     def make(vit: ViT, images: Tensor, classes: Tensor) -> Run:
@@ -189,9 +198,9 @@ def measuring(spec: str) -> Callable[[ViT, Tensor, Tensor], Run]:
 # ── half precision ───────────────────────────────────────────────────────────────────────────────
 
 
-def in_half_precision(bed: Bed, works: list[tuple[Work, Run]]) -> Iterator[Case]:
-    half, (size, real) = halved(bed.vit), weighted(bed)
-    photographs = None if real is None else real_pictures(real, POINTWISE)
+def list_half_precision_cases(workload: Workload, works: list[tuple[Work, Run]]) -> Iterator[Case]:
+    half, (size, real) = convert_to_bfloat16(workload.vit), load_trained(workload)
+    photographs = None if real is None else load_photographs(real, POINTWISE)
     judged = real is not None and photographs is not None
     note = f"agreement on photographs, {WORDS[size]} as trained" if judged else "no trained weights or photographs"
     for work, run in works:
@@ -200,36 +209,36 @@ def in_half_precision(bed: Bed, works: list[tuple[Work, Run]]) -> Iterator[Case]
             f"{work.what} in bfloat16",
             "itself in float32",
             partial(run, half),
-            partial(run, bed.vit),
-            at_least=5 if bed.size in LARGE else None,
+            partial(run, workload.vit),
+            at_least=5 if workload.size in LARGE else None,
             pictures=(len(work.images), len(work.images)),
-            agree=partial(agreeing, work, real, photographs) if judged else None,
+            agree=partial(measure_agreement, work, real, photographs) if judged else None,
             agreement=0.99 if judged else None,
             note=note,
         )
 
 
-def halved(vit: ViT) -> ViT:
+def convert_to_bfloat16(vit: ViT) -> ViT:
     return vitreous.wrap(copy.deepcopy(vit.module).to(torch.bfloat16))
 
 
-def weighted(bed: Bed) -> tuple[str, ViT | None]:
-    """A size and its model as trained, where the assets have one: this bed's, or else the smallest."""
+def load_trained(workload: Workload) -> tuple[str, ViT | None]:
+    """A size and its trained model if the assets have one: this workload's, or else the smallest."""
     assets = os.environ.get("VITREOUS_ASSETS")
-    for size in (bed.size, "ti") if assets else ():
+    for size in (workload.size, "ti") if assets else ():
         name, settings = SIZES[size]
         files = [] if settings else sorted(Path(str(assets), "weights").glob(f"{name}.*safetensors"))
         if files:
-            return size, vitreous.load(f"timm:{name}", checkpoint=files[0], device=bed.device)
-    return bed.size, None
+            return size, vitreous.load(f"timm:{name}", checkpoint=files[0], device=workload.device)
+    return workload.size, None
 
 
-def agreeing(work: Work, vit: ViT, images: Tensor) -> float:
-    """Rank correlation of the scores in both precisions, of the image where it is least; the subsets are the same."""
+def measure_agreement(work: Work, vit: ViT, images: Tensor) -> float:
+    """Smallest rank correlation of the scores in both precisions over images, with the same subsets."""
     images = images if work.group == "metrics" else images[:MAPS]
-    classes = predicted(vit, images)
+    classes = predict_classes(vit, images)
     run = work.make(vit, images, classes)
-    whole, less = (run(model, images=images, classes=classes) for model in (vit, halved(vit)))
-    if work.group == "metrics":  # a curve has few points: all pictures' together
-        whole, less = whole.reshape(1, -1), less.reshape(1, -1)
-    return worst_spearman(less, whole)
+    exact, rounded = (run(model, images=images, classes=classes) for model in (vit, convert_to_bfloat16(vit)))
+    if work.group == "metrics":  # a curve has few points, so those of all images are compared together
+        exact, rounded = exact.reshape(1, -1), rounded.reshape(1, -1)
+    return worst_spearman(rounded, exact)

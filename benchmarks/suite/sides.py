@@ -1,4 +1,4 @@
-"""What both sides of a row are made of: our maps, the targets they share, and how far two sets of maps agree."""
+"""Functions for both sides of a row: our maps, common targets, and the agreement of two sets of maps."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ import torch
 from torch import Tensor
 
 import vitreous
-from suite.bed import Bed
+from suite.workload import Workload
 from vitreous.capture.probe import Probe
 from vitreous.metrics.ranks import spearman
 from vitreous.models.vit import ViT
 
 
-def targets_of(bed: Bed, images: Tensor | None = None) -> Tensor:
-    """The class that each image gets."""
+def predict_targets(workload: Workload, images: Tensor | None = None) -> Tensor:
+    """Predicted class of each image."""
     with torch.no_grad():
-        return bed.vit.forward(bed.images if images is None else images).argmax(-1)
+        return workload.vit.forward(workload.images if images is None else images).argmax(-1)
 
 
-def explained(bed: Bed, spec: str, pictures: int | None = None, **options: Any) -> Any:
-    return vitreous.explain(bed.vit, bed.images[:pictures], method=spec, batch_size=bed.batch, **options)
+def explain_batch(workload: Workload, spec: str, pictures: int | None = None, **options: Any) -> Any:
+    return vitreous.explain(workload.vit, workload.images[:pictures], method=spec, batch_size=workload.batch, **options)
 
 
-def probed(bed: Bed, question: str = "logit", images: Tensor | None = None) -> Probe:
-    """A probe that has seen nothing yet."""
-    return Probe(bed.vit, bed.images if images is None else images, None, question)
+def make_probe(workload: Workload, question: str = "logit", images: Tensor | None = None) -> Probe:
+    """A new probe."""
+    return Probe(workload.vit, workload.images if images is None else images, None, question)
 
 
 def worst_spearman(ours: Tensor, theirs: Tensor) -> float:
-    """Rank correlation of two sets of maps, of the image where it is least."""
+    """Smallest rank correlation of two sets of maps over images."""
     return float(spearman(ours.flatten(1).double().cpu(), theirs.flatten(1).double().cpu()).min())
 
 
-def real_pictures(vit: ViT, count: int) -> Tensor | None:
-    """Photographs as the model takes them, from VITREOUS_PICTURES (a folder) or VITREOUS_ASSETS; None without them."""
+def load_photographs(vit: ViT, count: int) -> Tensor | None:
+    """Preprocessed photographs from VITREOUS_PICTURES (a folder) or VITREOUS_ASSETS; None without them."""
     assets = os.environ.get("VITREOUS_ASSETS")
     place = os.environ.get("VITREOUS_PICTURES") or (assets and str(Path(assets) / "imagenet-val-1k-256"))
     files = sorted(p for p in Path(place).rglob("*") if p.suffix.lower() in (".jpg", ".jpeg", ".png")) if place else []

@@ -1,4 +1,4 @@
-"""What a user waits for before anything is explained: a fresh interpreter for every figure, its own process time."""
+"""Time of imports and of `vitreous --help`: process time of a new interpreter."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from functools import partial
 
 from suite.row import Figure, Row
 
-IMPORTS = {  # behind `import torch` → its target in seconds
+IMPORTS = {  # statement after `import torch` → target in seconds
     "import vitreous": 0.1,
     "import vitreous; vitreous.explain": None,  # the first use: models, methods, timm
 }
 HELP = "import sys; sys.argv = ['vitreous', '--help']; from vitreous.cli.main import main; main()"
 
 
-def spent(line: str, behind: str = "pass") -> float:
-    """Process seconds of a line in a fresh interpreter, once `behind` has run; without it, those of the interpreter as well."""
+def measure_process_time(line: str, behind: str = "pass") -> float:
+    """Process seconds of a statement in a new interpreter after `behind`; by default including the start of the interpreter."""
     start = "time.process_time()" if behind != "pass" else "0.0"
     script = f"""
 import time
@@ -37,15 +37,19 @@ sys.stderr.write(f"\\n{{time.process_time() - start}}")
 
 def cases(rounds: int = 5) -> Iterator[Figure]:
     for line, most in IMPORTS.items():
-        yield figure(line, "behind `import torch`", partial(spent, line, "import torch"), rounds, most)
-    yield figure("vitreous --help", "from the first instruction on", partial(spent, HELP), rounds, 0.3)
+        yield make_figure(
+            line, "behind `import torch`", partial(measure_process_time, line, "import torch"), rounds, most
+        )
+    yield make_figure(
+        "vitreous --help", "from the first instruction on", partial(measure_process_time, HELP), rounds, 0.3
+    )
 
 
-def figure(what: str, against: str, work: Callable[[], float], rounds: int, most: float | None) -> Figure:
-    return Figure("start-up", what, against, lambda: waited(what, against, work, rounds, most))
+def make_figure(what: str, against: str, work: Callable[[], float], rounds: int, most: float | None) -> Figure:
+    return Figure("start-up", what, against, lambda: measure_startup(what, against, work, rounds, most))
 
 
-def waited(what: str, against: str, work: Callable[[], float], rounds: int, most: float | None) -> Row:
+def measure_startup(what: str, against: str, work: Callable[[], float], rounds: int, most: float | None) -> Row:
     row = Row("", "start-up", what, against, unit="s", targets={} if most is None else {"at_most": most})
     work()  # files are read, bytecode is written
     waits = [work() for _ in range(rounds)]

@@ -1,4 +1,4 @@
-"""The table as Markdown, and with everything in it as JSON."""
+"""The table as Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from suite.bed import WORDS
-from suite.row import Row, shown
+from suite.row import Row, format_number
+from suite.workload import WORDS
 
 HEAD = (
     "",
@@ -40,22 +40,22 @@ GROUPS = (
 )
 
 
-def machine(device: str) -> dict[str, Any]:
-    """What the figures were measured on, in words."""
+def describe_machine(device: str) -> dict[str, Any]:
+    """Description of the machine and versions."""
     cuda = device.startswith("cuda")
     facts = {
-        "device": torch.cuda.get_device_name(device) if cuda else processor(),
-        "clock": "wall time, the device waited for" if cuda else "process time of all threads",
+        "device": torch.cuda.get_device_name(device) if cuda else describe_cpu(),
+        "clock": "wall time with synchronisation" if cuda else "process time of all threads",
         "memory": "torch.cuda.max_memory_allocated" if cuda else "torch's CPU allocator, as measured by its profiler",
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
-        **{name: installed(name) for name in ("torch", "timm", "vitreous", "captum", "grad-cam", "quantus", "lxt")},
+        **{name: find_version(name) for name in ("torch", "timm", "vitreous", "captum", "grad-cam", "quantus", "lxt")},
     }
     return {key: value for key, value in facts.items() if value is not None}
 
 
-def processor() -> str:
-    """The CPU's name, where the system tells it."""
+def describe_cpu() -> str:
+    """Name of the CPU, if the system provides it."""
     info = Path("/proc/cpuinfo")
     names = (
         [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
@@ -65,7 +65,7 @@ def processor() -> str:
     return f"{names[0]}, {len(names)} cores" if names else platform.processor() or platform.machine()
 
 
-def installed(name: str) -> str | None:
+def find_version(name: str) -> str | None:
     if name == "vitreous":
         import vitreous
 
@@ -79,82 +79,82 @@ def installed(name: str) -> str | None:
 # ── Markdown ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def markdown(rows: Iterable[Row]) -> str:
-    """One table per size, group and batch, in the order of `GROUPS`, then of measuring."""
+def format_markdown(rows: Iterable[Row]) -> str:
+    """A table for each size, group and batch, in the order of `GROUPS` and of measurement."""
     rows, parts = list(rows), []
     for size in dict.fromkeys(row.size for row in rows):
         here = [row for row in rows if row.size == size]
         groups = dict.fromkeys(row.group for row in here)
         for group in sorted(groups, key=lambda group: GROUPS.index(group) if group in GROUPS else len(GROUPS)):
-            parts += tables(size, group, [row for row in here if row.group == group])
+            parts += format_tables(size, group, [row for row in here if row.group == group])
     return "\n".join(parts).rstrip()
 
 
-def tables(size: str, group: str, rows: list[Row]) -> list[str]:
-    """One for every batch that two sides were compared in; what has none of these stands in the first."""
+def format_tables(size: str, group: str, rows: list[Row]) -> list[str]:
+    """A table for each batch size of ratios; other rows are in the first table."""
     batches = list(dict.fromkeys(row.batch for row in rows if not row.unit and row.error is None)) or [rows[0].batch]
     title, parts = f"{WORDS.get(size, size)} · {group}" if size else group.capitalize(), []
     for batch in batches:
         these = [r for r in rows if (r.batch if not r.unit and r.batch in batches else batches[0]) == batch]
-        cells = [written(row) for row in these]
+        cells = [format_cells(row) for row in these]
         shared = {line[1] for line in cells}
         facts = list(dict.fromkeys(f"batch {row.batch}, {row.dtype}" for row in these if size and row.error is None))
         facts += [f"against {shared.pop()}"] if len(shared) == 1 and shared != {""} else []
-        parts += [f"**{title}**" + (f" ({', '.join(facts)})" if facts else ""), "", grid(cells), ""]
+        parts += [f"**{title}**" + (f" ({', '.join(facts)})" if facts else ""), "", format_grid(cells), ""]
     return parts
 
 
-def grid(cells: list[tuple[str, ...]]) -> str:
-    """Columns that say nothing, or the same of every row, are left out."""
+def format_grid(cells: list[tuple[str, ...]]) -> str:
+    """A table without columns that are empty or the same for all rows."""
     used = [0, *(c for c in range(1, len(HEAD)) if any(line[c] for line in cells))]
     used = [c for c in used if c != 1 or len({line[1] for line in cells}) > 1]
     drawn = ["| " + " | ".join(line[c] for c in used) + " |" for line in (HEAD, *cells)]
     return "\n".join([drawn[0], "|" + "---|" * len(used), *drawn[1:]])
 
 
-def written(row: Row) -> tuple[str, ...]:
+def format_cells(row: Row) -> tuple[str, ...]:
     what = f"`{row.what}`"
     against = row.against + (f" ({row.note})" if row.note else "")
     if row.error is not None:
-        return (what, against, "–", "", aim(row), f"failed: {row.error}", "", "", "")
+        return (what, against, "–", "", format_targets(row), f"failed: {row.error}", "", "", "")
     unit = f" {row.unit}" if row.unit else ""
-    ratio = "–" if row.ratio is None else gain(row) if faster(row) else counted(row.ratio) + unit
+    ratio = "–" if row.ratio is None else format_gain(row) if is_gain(row) else format_value(row.ratio) + unit
     spread = ""
     if row.spread is not None and row.spread[0] != row.spread[1]:
-        ends = (1 / row.spread[1], 1 / row.spread[0]) if faster(row) else row.spread
-        spread = f"{shown(ends[0])}–{shown(ends[1])}"
+        ends = (1 / row.spread[1], 1 / row.spread[0]) if is_gain(row) else row.spread
+        spread = f"{format_number(ends[0])}–{format_number(ends[1])}"
     times = [statistics.median(row.seconds[side]) for side in ("ours", "theirs") if row.seconds.get(side)]
     agreement = "" if row.agreement is None else f"{row.agreement:.4f}"
-    verdict = {"missed": f"**missed**: {'; '.join(row.missed())}", "no target": ""}.get(row.verdict, row.verdict)
+    verdict = {"missed": f"**missed**: {'; '.join(row.list_missed())}", "no target": ""}.get(row.verdict, row.verdict)
     return (
         what,
         against,
         ratio,
         spread,
-        aim(row),
+        format_targets(row),
         verdict,
         "\u00a0/\u00a0".join(f"{t:.3g}" for t in times),
-        memory(row),
+        format_memory(row),
         agreement,
     )
 
 
-def counted(value: float) -> str:
-    return f"{value:.0f}" if value > 1 and value == int(value) else shown(value)
+def format_value(value: float) -> str:
+    return f"{value:.0f}" if value > 1 and value == int(value) else format_number(value)
 
 
-def faster(row: Row) -> bool:
-    """Is the figure told as a gain: where one is the target, and where a ratio would be all zeros."""
+def is_gain(row: Row) -> bool:
+    """Whether a ratio is shown as a gain: if a gain is the target, or if the ratio would be rounded to 0."""
     small = row.ratio is not None and row.ratio < 0.02 and not row.unit and "at_most" not in row.targets
     return "at_least" in row.targets or small
 
 
-def gain(row: Row) -> str:
+def format_gain(row: Row) -> str:
     assert row.ratio
-    return f"{shown(1 / row.ratio)}× faster"
+    return f"{format_number(1 / row.ratio)}× faster"
 
 
-def aim(row: Row) -> str:
+def format_targets(row: Row) -> str:
     signs = {
         "at_most": "≤ {:g}",
         "at_least": "≥ {:g}× faster",
@@ -164,40 +164,40 @@ def aim(row: Row) -> str:
     return ", ".join(signs[key].format(value) for key, value in row.targets.items())
 
 
-def memory(row: Row) -> str:
-    """Peaks of one call of either side; how many times smaller per image."""
+def format_memory(row: Row) -> str:
+    """Peak memory of a call of each side, and their ratio per image if it has a target."""
     if "ours" not in row.peaks:
         return ""
     both = "\u00a0/\u00a0".join(f"{row.peaks[side] / 2**20:.3g}" for side in ("ours", "theirs") if side in row.peaks)
-    times = "" if row.smaller is None or "smaller" not in row.targets else f" ({shown(row.smaller)}×)"
+    times = "" if row.smaller is None or "smaller" not in row.targets else f" ({format_number(row.smaller)}×)"
     return f"{both}\u00a0MiB{times}"
 
 
 # ── JSON ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def document(
+def make_document(
     facts: dict[str, Any], commands: list[str], rows: list[Row], growth: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    return {"machine": facts, "commands": commands, "rows": [row.record() for row in rows], "growth": growth}
+    return {"machine": facts, "commands": commands, "rows": [row.to_record() for row in rows], "growth": growth}
 
 
-def write(path: Path, results: dict[str, Any]) -> None:
+def write_json(path: Path, results: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    whole = path.with_name(path.name + ".part")  # a run that is stopped leaves no half of a file
+    whole = path.with_name(path.name + ".part")  # written completely before it replaces the old file
     whole.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     whole.replace(path)
 
 
-def joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Rows measured again take the place of old ones; both must come from one machine, and one version of what is there."""
+def merge_documents(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Replace old rows by new ones; both must come from the same machine and versions."""
     own, other = new["machine"], old["machine"]
     changed = [key for key in own.keys() & other.keys() if own[key] != other[key]]
     if changed:
         raise SystemExit(
             f"these figures and those in the file differ in {', '.join(sorted(changed))}; write them to another file"
         )
-    rows = {Row.read(record).key: record for record in (*old["rows"], *new["rows"])}
+    rows = {Row.from_record(record).key: record for record in (*old["rows"], *new["rows"])}
     commands = list(dict.fromkeys((*old["commands"], *new["commands"])))
     return {
         "machine": other | own,

@@ -1,4 +1,4 @@
-"""Methods that look inside, beside the bare forward and backward that their mathematics needs."""
+"""White-box methods, relative to a plain forward and backward pass."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor
 
 import vitreous
-from suite.bed import Bed, backward
 from suite.case import Case
 from suite.row import Figure, Row
+from suite.workload import Workload, run_backward
 from vitreous.capture.forward import BlockStates
 from vitreous.capture.path_gradients import AT_ONCE
 from vitreous.capture.probe import Probe
@@ -20,96 +20,100 @@ from vitreous.capture.probe import Probe
 GROUPS = ("one backward", "attention", "relevance", "paths")
 ALIVE = "layers whose attention is alive at once"
 FLOOR = "forward + backward"
-PLAIN = ("ixg", "decompx", "ixg@libra", "cat", "gradcam", "fullgrad")  # no attention matrix is ever built
+PLAIN = ("ixg", "decompx", "ixg@libra", "cat", "gradcam", "fullgrad")  # methods without attention matrices
 ATTENTION = ("genatt", "attcat", "tokentm", "gradsam", "attixg", "attngrad+plus", "attcam+plus")
 QUICK = ("ixg", "decompx", "decompx+skipplus", "genatt", "tokentm", "transatt", "ig", "smoothgrad")
 
 
-def explained(bed: Bed, spec: str, images: Tensor | None = None, **how: Any) -> Callable[[], Tensor]:
-    images = bed.images if images is None else images
+def make_explainer(workload: Workload, spec: str, images: Tensor | None = None, **how: Any) -> Callable[[], Tensor]:
+    images = workload.images if images is None else images
     chosen = vitreous.resolve(spec)
-    how = {"batch_size": len(images), "precision": "bf16" if bed.arithmetic == "bf16" else None, **how}
-    return lambda: vitreous.explain(bed.vit, images, method=chosen, **how).patches
+    how = {"batch_size": len(images), "precision": "bf16" if workload.arithmetic == "bf16" else None, **how}
+    return lambda: vitreous.explain(workload.vit, images, method=chosen, **how).patches
 
 
-def cases(bed: Bed) -> Iterator[Case | Figure]:
-    rest = () if bed.arithmetic == "bf16" else (relevance(bed), paths(bed), figures(bed))  # not computed in bfloat16
-    for case in chain(one_backward(bed), with_attention(bed), *rest):
-        if bed.arithmetic == "bf16" and "bf16" not in vitreous.resolve(case.what).facts.precision:
+def cases(workload: Workload) -> Iterator[Case | Figure]:
+    rest = (
+        ()
+        if workload.arithmetic == "bf16"
+        else (list_relevance(workload), list_paths(workload), list_figures(workload))
+    )  # not computed in bfloat16
+    for case in chain(list_one_backward(workload), list_attention(workload), *rest):
+        if workload.arithmetic == "bf16" and "bf16" not in vitreous.resolve(case.what).facts.precision:
             continue
-        if not bed.quick or case.what.split("(")[0] in QUICK:
+        if not workload.quick or case.what.split("(")[0] in QUICK:
             yield case
 
 
-def beside_the_floor(bed: Bed, group: str, spec: str, most: float | None, **how: Any) -> Case:
+def make_floor_case(workload: Workload, group: str, spec: str, most: float | None, **how: Any) -> Case:
     note = {True: "held", False: "streaming"}.get(how.get("hold"), "")
     return Case(
         group,
         spec,
         FLOOR,
-        explained(bed, spec, **how),
-        bed.one_backward,
+        make_explainer(workload, spec, **how),
+        workload.one_backward,
         at_most=most,
-        pictures=(bed.batch, bed.batch),
+        pictures=(workload.batch, workload.batch),
         note=note,
     )
 
 
-def one_backward(bed: Bed) -> Iterator[Case]:
-    for spec in (*PLAIN, *(f"{name}+plus" for name in PLAIN if name != "cat")):  # CAT is a sum over layers already
-        yield beside_the_floor(bed, "one backward", spec, 1.25)
+def list_one_backward(workload: Workload) -> Iterator[Case]:
+    for spec in (*PLAIN, *(f"{name}+plus" for name in PLAIN if name != "cat")):  # CAT is already a sum over layers
+        yield make_floor_case(workload, "one backward", spec, 1.25)
     for spec in (f"{name}+skipplus" for name in PLAIN if name != "cat"):
-        yield beside_the_floor(bed, "one backward", spec, 1.0 if bed.arithmetic == "bf16" else 0.9)
+        yield make_floor_case(workload, "one backward", spec, 1.0 if workload.arithmetic == "bf16" else 0.9)
 
 
-def with_attention(bed: Bed) -> Iterator[Case]:
-    if bed.arithmetic == "bf16":
+def list_attention(workload: Workload) -> Iterator[Case]:
+    if workload.arithmetic == "bf16":
         for spec in ATTENTION:
-            yield beside_the_floor(bed, "attention", spec, 2.0 if spec == "tokentm" else 1.6, hold=True)
+            yield make_floor_case(workload, "attention", spec, 2.0 if spec == "tokentm" else 1.6, hold=True)
         return
     for spec in ATTENTION:
-        yield beside_the_floor(bed, "attention", spec, 1.6, hold=True)
-        yield beside_the_floor(bed, "attention", spec, 2.2, hold=False)
+        yield make_floor_case(workload, "attention", spec, 1.6, hold=True)
+        yield make_floor_case(workload, "attention", spec, 2.2, hold=False)
     for spec in ("genatt+skipplus", "attixg+skipplus"):
-        yield beside_the_floor(bed, "attention", spec, 0.9, hold=True)
+        yield make_floor_case(workload, "attention", spec, 0.9, hold=True)
 
 
-def relevance(bed: Bed) -> Iterator[Case]:
-    """Relevance, which runs the model twice: what does a batch save?"""
-    many = 32 if bed.cuda else bed.batch
-    images = bed.images.repeat(-(-many // bed.batch), 1, 1, 1)[:many]
+def list_relevance(workload: Workload) -> Iterator[Case]:
+    """Relevance methods: a batch relative to single images."""
+    many = 32 if workload.cuda else workload.batch
+    images = workload.images.repeat(-(-many // workload.batch), 1, 1, 1)[:many]
     yield Case(
         "relevance",
         "transatt",
         f"itself: a batch of {many} against one image at a time",
-        explained(bed, "transatt", images),
-        explained(bed, "transatt", images[:1]),
-        at_least=10 if bed.cuda else None,
+        make_explainer(workload, "transatt", images),
+        make_explainer(workload, "transatt", images[:1]),
+        at_least=10 if workload.cuda else None,
         pictures=(many, 1),
-        note="" if bed.cuda else "the target is a GPU's",
+        note="" if workload.cuda else "the target is a GPU's",
     )
 
 
-def paths(bed: Bed) -> Iterator[Case]:
-    """Gradients at many points, beside as many bare ones; few steps would weigh the two forwards at the ends too much."""
-    steps = 4 if bed.size == "test" else 50 if bed.cuda or bed.size == "ti" else 20
-    images = bed.few if bed.cuda else bed.images[:2]
+def list_paths(workload: Workload) -> Iterator[Case]:
+    """Gradients at many points of a path, relative to as many plain ones; with few steps the two forward passes at the ends would dominate."""
+    steps = 4 if workload.size == "test" else 50 if workload.cuda or workload.size == "ti" else 20
+    images = workload.few if workload.cuda else workload.images[:2]
 
-    points, together = steps * len(images), bed.images.repeat(-(-AT_ONCE // bed.batch), 1, 1, 1)[:AT_ONCE]
+    points, together = steps * len(images), workload.images.repeat(-(-AT_ONCE // workload.batch), 1, 1, 1)[:AT_ONCE]
 
-    def floor() -> None:  # as many at once as the library takes
+    def floor() -> None:  # in batches of the size that the library uses
         for start in range(0, points, AT_ONCE):
-            backward(bed.model, together[: points - start])
+            run_backward(workload.model, together[: points - start])
 
     for spec in (f"ig(steps={steps})", f"smoothgrad(samples={steps})"):
-        against, sides = f"{steps} × ({FLOOR})", (explained(bed, spec, images), floor)
+        against, sides = f"{steps} × ({FLOOR})", (make_explainer(workload, spec, images), floor)
         yield Case("paths", spec, against, *sides, at_most=1.1, pictures=(len(images), len(images)))
 
 
 # ── how many layers' attention is alive ──────────────────────────────────────────────────────────
 
 
-class Watched(Probe):
+class AttentionCountingProbe(Probe):
     """A probe that counts the blocks whose attention matrix has not been freed."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -125,29 +129,29 @@ class Watched(Probe):
         return step
 
 
-def layers_alive(bed: Bed, spec: str, hold: bool) -> int:
+def count_layers_alive(workload: Workload, spec: str, hold: bool) -> int:
     chosen = vitreous.resolve(spec)
-    probe = Watched(bed.vit, bed.images[:1], None, chosen.question, hold)
+    probe = AttentionCountingProbe(workload.vit, workload.images[:1], None, chosen.question, hold)
     chosen(probe)
     return probe.most
 
 
-def figures(bed: Bed) -> Iterator[Figure]:
+def list_figures(workload: Workload) -> Iterator[Figure]:
     for spec in ATTENTION:
-        yield Figure("attention", spec, ALIVE, lambda spec=spec: counted(bed, spec), "streaming")
+        yield Figure("attention", spec, ALIVE, lambda spec=spec: measure_layers_alive(workload, spec), "streaming")
 
 
-def counted(bed: Bed, spec: str) -> Row:
+def measure_layers_alive(workload: Workload, spec: str) -> Row:
     row = Row(
-        bed.size,
+        workload.size,
         "attention",
         spec,
         ALIVE,
         1,
-        bed.precision,
+        workload.precision,
         targets={"at_most": 2.0},
         unit="layers",
         note="streaming",
     )
-    row.ratio = float(layers_alive(bed, spec, hold=False))
+    row.ratio = float(count_layers_alive(workload, spec, hold=False))
     return row

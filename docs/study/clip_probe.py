@@ -1,7 +1,7 @@
-"""CLIP ViT-B/16 as a third model: its vision tower with a linear classifier that is trained on images outside the confirming half.
+"""CLIP ViT-B/16 as a third model: its vision tower with a linear classifier that is trained on the selection half.
 
-The assets hold one image of every ImageNet class, so that no image of the confirming half has a class of the other half. What
-can be learnt from one half and asked of the other are the 24 breeds of pets (ten images each), and groups of ImageNet classes.
+The assets have one image of every ImageNet class, so no class of the confirmation half occurs in the other half. Classes that
+occur in both are the 24 breeds of pets (ten images each) and groups of ImageNet classes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DECAYS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 FOLDS = 5
 
 
-def group_of(label: int) -> int | None:
+def find_group(label: int) -> int | None:
     """Number of the group that an ImageNet class belongs to, or None."""
     for number, ranges in enumerate(GROUPS.values()):
         if any(first <= label <= last for first, last in ranges):
@@ -38,16 +38,16 @@ def group_of(label: int) -> int | None:
     return None
 
 
-def relabelled(dataset: str, labels: Sequence[int]) -> dict[int, int]:
-    """New number of every label that the classifier knows: groups of animals on val, breeds in order on pets."""
-    known = sorted(set(labels))
+def number_labels(dataset: str, labels: Sequence[int]) -> dict[int, int]:
+    """Index in the classifier of every label that it has: groups of animals on val, breeds in order on pets."""
+    distinct = sorted(set(labels))
     if "pets" in dataset:
-        return {label: number for number, label in enumerate(known)}
-    return {label: group for label in known if (group := group_of(label)) is not None}
+        return {label: number for number, label in enumerate(distinct)}
+    return {label: group for label in distinct if (group := find_group(label)) is not None}
 
 
-def timm_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """State of timm's model from that of CLIPVisionModelWithProjection; the projection is the head."""
+def convert_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """State dict of timm's model from that of CLIPVisionModelWithProjection; the projection is the head."""
     renamed = {
         "vision_model.embeddings.class_embedding": "cls_token", "vision_model.embeddings.position_embedding.weight": "pos_embed",
         "vision_model.embeddings.patch_embedding.weight": "patch_embed.proj.weight", "visual_projection.weight": "head.weight",
@@ -70,20 +70,20 @@ def timm_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return converted
 
 
-def tower(device: str) -> Any:
+def load_tower(device: str) -> Any:
     """timm's model whose 512 outputs are CLIP's image vector before it is normalised."""
     import timm
     from safetensors.torch import load_file
 
     module = timm.create_model(ARCHITECTURE, num_classes=512)
-    state = timm_state(load_file(expand_path(WEIGHTS)))
+    state = convert_state(load_file(expand_path(WEIGHTS)))
     module.load_state_dict({**state, "head.bias": torch.zeros(512)})
     return module.eval().to(device)
 
 
 @torch.no_grad()
-def vectors(module: Any, spec: str, places: Sequence[int], device: str) -> tuple[Tensor, Tensor]:
-    """Image vectors and ImageNet labels of some images."""
+def compute_vectors(module: Any, spec: str, places: Sequence[int], device: str) -> tuple[Tensor, Tensor]:
+    """Image vectors and labels of the images at `places`."""
     vit = vitreous.wrap(module)
     read = [
         (module(batch.images.to(device)).cpu(), batch.labels)
@@ -92,7 +92,7 @@ def vectors(module: Any, spec: str, places: Sequence[int], device: str) -> tuple
     return torch.cat([image_vectors for image_vectors, _ in read]).double(), torch.cat([labels for _, labels in read])
 
 
-def logistic(inputs: Tensor, labels: Tensor, classes: int, decay: float) -> tuple[Tensor, Tensor]:
+def fit_logistic(inputs: Tensor, labels: Tensor, classes: int, decay: float) -> tuple[Tensor, Tensor]:
     """Weights and biases of a multinomial logistic regression with a squared penalty."""
     weight = torch.zeros(classes, inputs.shape[1], dtype=inputs.dtype, requires_grad=True)
     bias = torch.zeros(classes, dtype=inputs.dtype, requires_grad=True)
@@ -108,7 +108,7 @@ def logistic(inputs: Tensor, labels: Tensor, classes: int, decay: float) -> tupl
     return weight.detach(), bias.detach()
 
 
-def trained(inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor, float]:
+def train_classifier(inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor, float]:
     """The classifier with the penalty that is best in cross-validation on the same images, and that penalty."""
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
     ends = [round(len(order) * fold / FOLDS) for fold in range(FOLDS + 1)]
@@ -117,36 +117,36 @@ def trained(inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tenso
         total = 0.0
         for start, end in pairwise(ends):
             left_out, used = order[start:end], torch.cat([order[:start], order[end:]])
-            weight, bias = logistic(inputs[used], labels[used], classes, decay)
+            weight, bias = fit_logistic(inputs[used], labels[used], classes, decay)
             total += float(torch.nn.functional.cross_entropy(inputs[left_out] @ weight.T + bias, labels[left_out], reduction="sum"))  # fmt: skip
         losses[decay] = total
     best = min(DECAYS, key=losses.__getitem__)
-    return *logistic(inputs, labels, classes, best), best
+    return *fit_logistic(inputs, labels, classes, best), best
 
 
-def classifier(dataset: str, device: str) -> tuple[Any, dict[int, int]]:
-    """CLIP's tower with a classifier of a dataset's first half, and the new number of every label that it knows.
+def load_classifier(dataset: str, device: str) -> tuple[Any, dict[int, int]]:
+    """CLIP's tower with a classifier trained on a dataset's first half, and the index of every label that it has.
 
-    Training images are those at even places (part 1/2); the head stays affine, as products of projection and classifier.
+    Training images are those at even places (part 1/2); the head is affine, the product of projection and classifier.
     """
-    module, spec = tower(device), f"assets:{dataset}"
+    module, spec = load_tower(device), f"assets:{dataset}"
     places = range(0, len(open_dataset(spec)), 2)
-    inputs, labels = vectors(module, spec, places, device)
-    numbers = relabelled(dataset, labels.tolist())
-    known = torch.tensor([int(label) in numbers for label in labels])
-    inputs, targets = inputs[known], torch.tensor([numbers[int(label)] for label in labels[known]])
+    inputs, labels = compute_vectors(module, spec, places, device)
+    numbers = number_labels(dataset, labels.tolist())
+    is_used = torch.tensor([int(label) in numbers for label in labels])
+    inputs, targets = inputs[is_used], torch.tensor([numbers[int(label)] for label in labels[is_used]])
     scale = inputs.norm(dim=1).mean()
     classes = 1 + max(numbers.values())
-    weight, bias, decay = trained(inputs / scale, targets, classes)
+    weight, bias, decay = train_classifier(inputs / scale, targets, classes)
     head = torch.nn.Linear(module.head.in_features, classes)
     with torch.no_grad():
         head.weight.copy_((weight / scale) @ module.head.weight.cpu().double())
         head.bias.copy_(bias)
     module.head, module.num_classes = head.to(device), classes
     print(f"{NAME} on {dataset}: {len(inputs)} training images, {classes} classes, penalty {decay:g}", flush=True)
-    return vitreous.wrap(module), known_labels(dataset, numbers)
+    return vitreous.wrap(module), number_all_labels(dataset, numbers)
 
 
-def known_labels(dataset: str, numbers: dict[int, int]) -> dict[int, int]:
-    """On val, classes of the other half belong to the same groups."""
-    return numbers if "pets" in dataset else relabelled(dataset, range(1000))
+def number_all_labels(dataset: str, numbers: dict[int, int]) -> dict[int, int]:
+    """Index of every label in both halves: on val, classes of the other half belong to the same groups."""
+    return numbers if "pets" in dataset else number_labels(dataset, range(1000))

@@ -1,18 +1,18 @@
-"""Measure `bayes`, its rivals and their ceilings on one model: `python docs/study/error_bars.py PART [--model ViT-Tiny] [--device cuda]`.
+"""Measure `bayes`, other methods and upper bounds on one model: `python docs/study/error_bars.py PART [--model ViT-Tiny] [--device cuda]`.
 
 PART is one of
 
-- `photographs`: faithfulness on images of val to confirm on; faithfulness, AP, pointing game and the sum on the object on pets.
-- `clip`: the same of CLIP ViT-B/16 with a classifier of images outside the confirming half, and the bases of PLUS and SkipPLUS.
-- `masks`: how many masks TIS needs, up to one for every activation channel (2,304 in the small models, 8,192 of 9,216 in CLIP).
-- `scenes`: the same as `photographs` on single, part and pair of Scenes, class discrimination on pair, and the stamp of shortcut.
-- `ceilings`: greedy orders for deletion and insertion, converged Shapley values, and how far every method is from them.
-- `coverage`: how often 95 % intervals of 256 or 1024 samples contain what many more samples say.
+- `photographs`: faithfulness on the confirmation half of val; faithfulness, AP, pointing game and the sum on the object on pets.
+- `clip`: the same for CLIP ViT-B/16 with a classifier trained on the selection half, and the bases of PLUS and SkipPLUS.
+- `masks`: TIS with up to one mask for every activation channel (2,304 in the small models, 8,192 of 9,216 in CLIP).
+- `scenes`: the same as `photographs` on single, part and pair of Scenes, class discrimination on pair, and the stamp on shortcut.
+- `ceilings`: greedy orders for deletion and insertion, converged Shapley values, and the rank correlation of every method with them.
+- `coverage`: how often 95 % intervals contain the value with many more samples.
 - `sensitivity`: max-sensitivity of sampled maps.
-- `choose`: variants of `bayes` on the images to choose by.
+- `choose`: variants of `bayes` on the selection half.
 
-Every part writes OUT/error-bars-PART[-MODEL].csv with a row per model, dataset, image, method and metric, and ends when its minutes are
-over; batches that are complete stay. With --shard i/n it measures every n-th batch of photographs and writes a table of its own, and
+Every part writes OUT/error-bars-PART[-MODEL].csv with a row per model, dataset, image, method and metric, and stops when its minutes are
+over; complete batches are written. With --shard i/n it measures every n-th batch of photographs and writes a separate table;
 make.py reads all tables of a part together.
 """
 
@@ -39,7 +39,7 @@ from vitreous.methods.attribution import Attribution
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the scripts beside this one are `study`
 from study import clip_probe
-from study.error_ceilings import ceilings, coverage, sensitivity
+from study.error_ceilings import measure_ceilings, measure_coverage, measure_sensitivity
 from study.error_fits import SIZES, draw_subsets, fit_maps
 from study.error_maps import (
     BASES,
@@ -62,7 +62,7 @@ COUNTS, BATCH = {VAL: 250, PETS: 160}, 50
 METRICS = {VAL: ["deletion_aopc", "insertion_aopc"], PETS: ["deletion_aopc", "insertion_aopc", "ap", "pointing_game"]}
 LABELS = {VAL: "val", PETS: "pets"}
 
-VARIANTS = (  # question, prior, shrinkage, covariance: what `choose` compares besides
+VARIANTS = (  # question, prior, shrinkage, covariance: further variants of `choose`
     ("probability", "fuse", ("flat", "cauchy0.1", "fixed1000"), "features"),
     ("probability", "fuse as two maps", ("flat", "log", "cauchy0.3", "cauchy0.1", "cauchy0.03", "fixed300", "fixed1000"), "features"),
     ("logit", "decompx+plus", ("flat", "cauchy0.1", "cauchy0.01", "fixed1000", "fixed10000", "fixed100000"), "features"),
@@ -70,35 +70,35 @@ VARIANTS = (  # question, prior, shrinkage, covariance: what `choose` compares b
 )  # fmt: skip
 
 
-def dataset_folders(datasets: Sequence[str]) -> list[str]:
-    """Folders of the datasets that are asked for by label; both if none is."""
+def list_folders(datasets: Sequence[str]) -> list[str]:
+    """Folders of the datasets with these labels; both if there are none."""
     return [name for name, label in LABELS.items() if not datasets or label in datasets]
 
 
-def photographs(
+def measure_photographs(
     job: Job, part: str = "2/2", maps: Callable[..., Iterator[tuple[str, Attribution]]] | None = None
 ) -> None:
     vit, maps = load_model(job.model, job.device), maps or make_maps
     queues = {
         name: read_photographs(name, vit, job.limit or COUNTS[name], BATCH, part, job.shard)
-        for name in dataset_folders(job.datasets)
+        for name in list_folders(job.datasets)
     }
-    while queues:  # in turn, so that both have images if time is short
+    while queues:  # alternate, so that both have images if time is short
         for name in list(queues):
             batch = next(queues[name], None)
             if batch is None or job.table.is_over:
                 del queues[name]
                 continue
-            begun = time.monotonic()
+            start = time.monotonic()
             for spec, attribution in maps(vit, batch.images, batch.labels):
                 scores = evaluate_map(vit, attribution, batch, METRICS[name])
                 job.table.add(job.model, LABELS[name], batch.keys, spec, scores)
-            print(f"{job.model} {LABELS[name]}: {len(batch)} images in {time.monotonic() - begun:.0f} s", flush=True)
+            print(f"{job.model} {LABELS[name]}: {len(batch)} images in {time.monotonic() - start:.0f} s", flush=True)
 
 
-def choose(job: Job) -> None:
-    """Variants of `bayes`, and what they are compared with, on the other half of val and pets."""
-    photographs(replace(job, limit=job.limit or 64), "1/2", maps=make_variant_maps)
+def measure_variants(job: Job) -> None:
+    """Variants of `bayes` and the methods that they are compared with, on the selection half of val and pets."""
+    measure_photographs(replace(job, limit=job.limit or 64), "1/2", maps=make_variant_maps)
 
 
 def make_variant_maps(vit: Any, images: Tensor, targets: Tensor) -> Iterator[tuple[str, Attribution]]:
@@ -124,8 +124,8 @@ CLIP_OTHERS = (
 )  # fmt: skip
 
 
-def clip_maps(vit: Any, images: Tensor, targets: Tensor) -> Iterator[tuple[str, Attribution]]:
-    """What is compared everywhere, then bases alone, under PLUS and under SkipPLUS, and other published methods."""
+def make_clip_maps(vit: Any, images: Tensor, targets: Tensor) -> Iterator[tuple[str, Attribution]]:
+    """Maps of the methods of all parts, then bases alone, under PLUS and under SkipPLUS, and other published methods."""
     yield from make_maps(vit, images, targets)
     folded = [f"{base.partition('+rollout')[0]}+{fold}" for base in CLIP_BASES for fold in ("plus", "skipplus")]
     for spec in (*CLIP_BASES, *folded, *CLIP_OTHERS):
@@ -137,36 +137,36 @@ def clip_maps(vit: Any, images: Tensor, targets: Tensor) -> Iterator[tuple[str, 
             print(f"{spec}: {problem}", flush=True)
 
 
-def clip(job: Job) -> None:
-    """CLIP ViT-B/16: breeds of pets, and groups of animals of val, with a classifier of the other half each."""
-    for name in dataset_folders(job.datasets):
-        for vit, batch in clip_batches(name, job, job.limit or 250):
+def measure_clip(job: Job) -> None:
+    """CLIP ViT-B/16: breeds of pets, and groups of animals of val, each with a classifier trained on the other half."""
+    for name in list_folders(job.datasets):
+        for vit, batch in read_clip_batches(name, job, job.limit or 250):
             if job.table.is_over:
                 return
-            begun, label = time.monotonic(), LABELS[name]
+            start, label = time.monotonic(), LABELS[name]
             with torch.no_grad():
                 right = vit.module(batch.images.to(job.device)).argmax(1).cpu() == batch.labels
             job.table.add(clip_probe.NAME, label, batch.keys, "classifier", {"accuracy": right.double()})
-            for spec, attribution in clip_maps(vit, batch.images, batch.labels):
+            for spec, attribution in make_clip_maps(vit, batch.images, batch.labels):
                 scores = evaluate_map(vit, attribution, batch, METRICS[name])
                 job.table.add(clip_probe.NAME, label, batch.keys, spec, scores)
-            print(f"{clip_probe.NAME} {label}: {len(batch)} images in {time.monotonic() - begun:.0f} s", flush=True)
+            print(f"{clip_probe.NAME} {label}: {len(batch)} images in {time.monotonic() - start:.0f} s", flush=True)
 
 
-def clip_batches(name: str, job: Job, count: int, size: int = 32) -> Iterator[tuple[Any, Batch]]:
-    """The model and images of the confirming half whose labels its classifier knows, with its own numbers of them."""
-    vit, numbers = clip_probe.classifier(name, job.device)
+def read_clip_batches(name: str, job: Job, count: int, size: int = 32) -> Iterator[tuple[Any, Batch]]:
+    """The model, and images of the confirmation half whose labels its classifier has, with the classifier's labels."""
+    vit, numbers = clip_probe.load_classifier(name, job.device)
     dataset = open_dataset(f"assets:{name}")
-    known = [place for place in choose_photographs(name) if dataset[place].label in numbers]
-    for batch in read_places(name, vit, known[:count], size, job.shard):
+    labelled = [place for place in choose_photographs(name) if dataset[place].label in numbers]
+    for batch in read_places(name, vit, labelled[:count], size, job.shard):
         yield vit, replace(batch, labels=torch.tensor([numbers[int(label)] for label in batch.labels]))
 
 
-def masks(job: Job) -> None:
-    """TIS with ever more masks: every activation channel is at most one cluster."""
+def measure_mask_counts(job: Job) -> None:
+    """TIS by number of masks, at most one for every activation channel."""
     metrics = METRICS[PETS]
     if job.model == clip_probe.NAME:
-        stream: Iterator[tuple[Any, Batch]] = clip_batches(PETS, job, job.limit or 48, 16)
+        stream: Iterator[tuple[Any, Batch]] = read_clip_batches(PETS, job, job.limit or 48, 16)
     else:
         vit = load_model(job.model, job.device)
         stream = ((vit, batch) for batch in read_photographs(PETS, vit, job.limit or 96, 48, shard=job.shard))
@@ -181,7 +181,7 @@ def masks(job: Job) -> None:
         print(f"{job.model} masks: {len(batch)} images", flush=True)
 
 
-def scenes(job: Job) -> None:
+def measure_scenes(job: Job) -> None:
     """Single, part and pair with the plain model; shortcut with both."""
     count, datasets = job.limit or 96, list(job.datasets)
     metrics = ["deletion_aopc", "insertion_aopc", "ap", "pointing_game"]
@@ -199,11 +199,11 @@ def scenes(job: Job) -> None:
                 job.table.add("Scenes", name, batch.keys, spec, evaluate_map(vit, attribution, batch, used, rivals))
             print(f"{name}: {len(batch)} images", flush=True)
     if not datasets or "shortcut" in datasets:
-        shortcut(job.device, job.table, count)
+        measure_shortcut(job.device, job.table, count)
 
 
-def shortcut(device: str, table: Table, count: int) -> None:
-    """Whether the stamp is above the thing, in the model that uses it and in the one that does not."""
+def measure_shortcut(device: str, table: Table, count: int) -> None:
+    """P(stamp above object), in the model that uses the stamp and in the one that does not."""
     from vitreous.scenes import Scenes, tensor
 
     album = list(Scenes("shortcut", count, 205, mark="moved"))
@@ -230,8 +230,8 @@ def shortcut(device: str, table: Table, count: int) -> None:
 
 
 PARTS = {
-    "photographs": photographs, "clip": clip, "masks": masks, "scenes": scenes, "ceilings": ceilings, "coverage": coverage,
-    "sensitivity": sensitivity, "choose": choose,
+    "photographs": measure_photographs, "clip": measure_clip, "masks": measure_mask_counts, "scenes": measure_scenes, "ceilings": measure_ceilings, "coverage": measure_coverage,
+    "sensitivity": measure_sensitivity, "choose": measure_variants,
 }  # fmt: skip
 
 
@@ -240,20 +240,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("part", choices=[*PARTS])
     parser.add_argument("--model", default="ViT-Tiny", choices=[*WEIGHTS, clip_probe.NAME, "scenes"])
     parser.add_argument(
-        "--datasets", nargs="*", default=[], help="of val, pets, single, part, pair, shortcut; all if there are none"
+        "--datasets", nargs="*", default=[], help="of val, pets, single, part, pair, shortcut; default: all"
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=Path("runs/study"))
-    parser.add_argument("--pictures", type=int, help="number of images of each dataset")
+    parser.add_argument("--images", "--pictures", dest="images", type=int, help="number of images of each dataset")
     parser.add_argument("--shard", metavar="i/n", help="every n-th batch of photographs from the i-th on")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     options = parser.parse_args(arguments)
     model = {"scenes": "scenes", "clip": clip_probe.NAME}.get(options.part, options.model).replace("/", "-")
     shard = [] if options.shard is None else [options.shard.replace("/", "-of-")]
     name = "-".join(["error-bars", options.part, model, *options.datasets, *shard])
-    torch.set_float32_matmul_precision("high")  # where the model is asked without `explain`
+    torch.set_float32_matmul_precision("high")  # for evaluations of the model outside of `explain`
     table = Table(options.out / f"{name}.csv", options.minutes)
-    job = Job(options.model, options.device, table, options.pictures, options.datasets, options.shard or "1/1")
+    job = Job(options.model, options.device, table, options.images, options.datasets, options.shard or "1/1")
     PARTS[options.part](job)
     return 0
 

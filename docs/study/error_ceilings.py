@@ -1,4 +1,4 @@
-"""Parts of error_bars.py that look at single methods closely: ceilings, coverage of intervals, and max-sensitivity."""
+"""Parts of error_bars.py: upper bounds of faithfulness, coverage of intervals, and max-sensitivity."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from vitreous.metrics.ranks import spearman
 
 
 @torch.no_grad()
-def greedy(probe: Probe, removing: bool) -> Tensor:
-    """Ranks [b p]: in every image the patch that lowers the score most leaves first, or that raises it most enters first."""
+def rank_greedily(probe: Probe, removing: bool) -> Tensor:
+    """Ranks [b p] of a greedy order: the patch that lowers the score most is removed first, or that raises it most is added first."""
     images, patches = len(probe.images), probe.layout.patches
     ranks = torch.full((images, patches), -1, device=probe.images.device)
     for place in range(patches):
-        left = (ranks < 0).nonzero()[:, 1].view(images, patches - place)  # as many in every image
+        unranked = (ranks < 0).nonzero()[:, 1].view(images, patches - place)  # the same number in every image
         keep = (ranks < 0) if removing else (ranks >= 0)
-        options = keep[:, None].expand(-1, left.shape[1], -1).scatter(2, left[..., None], not removing)
+        options = keep[:, None].expand(-1, unranked.shape[1], -1).scatter(2, unranked[..., None], not removing)
         scores = probe.score(options)
         best = scores.argmin(1) if removing else scores.argmax(1)
-        ranks.scatter_(1, left.gather(1, best[:, None]), place)
+        ranks.scatter_(1, unranked.gather(1, best[:, None]), place)
     return ranks
 
 
-def ceilings(job: Job) -> None:
-    """Greedy orders, converged Shapley values, and the distance of every map from both."""
+def measure_ceilings(job: Job) -> None:
+    """Greedy orders and converged Shapley values, and the rank correlation of every map with the latter."""
     vit, metrics = load_model(job.model, job.device), ["deletion_aopc", "insertion_aopc"]
     for batch in read_photographs(VAL, vit, job.limit or 48, 12, shard=job.shard):
         if job.table.is_over:
@@ -55,7 +55,7 @@ def ceilings(job: Job) -> None:
         noise = reference.stderr.mean(1) / reference.patches.std(1)
         maps: dict[str, Attribution] = {"converged Shapley": reference}
         for name, removing in (("greedy deletion", True), ("greedy insertion", False)):
-            ranks = greedy(probe, removing)
+            ranks = rank_greedily(probe, removing)
             maps[name] = Attribution(-ranks.to(reference.patches), reference.layout, reference.targets, "given", logits=reference.logits, images=images)  # fmt: skip
         for spec in ("random", "genatt", "decompx+plus", "temper", "fuse", "anneal", "tis"):
             maps[spec] = explain_images(vit, images, labels, spec)
@@ -70,8 +70,8 @@ def ceilings(job: Job) -> None:
         print(f"{job.model} ceilings: {len(batch)} images", flush=True)
 
 
-def coverage(job: Job) -> None:
-    """Share of the patches whose 95 % interval contains the value of many samples, whose own error is taken into account."""
+def measure_coverage(job: Job) -> None:
+    """Share of the patches whose 95 % interval contains the value with many samples; the error of that value is included."""
     sources: dict[str, Callable[[Any], Iterator[Batch]]] = {
         "Scenes": lambda vit: read_batches("scenes:single?count=32&seed=206", vit, 8)
     }
@@ -91,17 +91,17 @@ def coverage(job: Job) -> None:
                 maps |= fit_maps(vit, images, labels, question, "none", 512, subsets)
                 for spec, attribution in maps.items():
                     job.table.add(
-                        name, "coverage", batch.keys, spec, {"coverage": covered_share(attribution, reference)}
+                        name, "coverage", batch.keys, spec, {"coverage": compute_coverage(attribution, reference)}
                     )
             shapley = explain_images(vit, images, labels, "kernelshap(samples=16384)")
             for samples in (1024, 2048):
                 spec = f"kernelshap(samples={samples})"
                 attribution = explain_images(vit, images, labels, f"kernelshap(samples={samples}, seed=1)")
-                job.table.add(name, "coverage", batch.keys, spec, {"coverage": covered_share(attribution, shapley)})
+                job.table.add(name, "coverage", batch.keys, spec, {"coverage": compute_coverage(attribution, shapley)})
         print(f"{name}: coverage", flush=True)
 
 
-def covered_share(attribution: Attribution, reference: Attribution) -> Tensor:
+def compute_coverage(attribution: Attribution, reference: Attribution) -> Tensor:
     assert attribution.patches is not None
     assert reference.patches is not None
     assert attribution.stderr is not None
@@ -110,8 +110,8 @@ def covered_share(attribution: Attribution, reference: Attribution) -> Tensor:
     return ((attribution.patches - reference.patches).abs() <= limit).double().mean(1).cpu()
 
 
-def sensitivity(job: Job) -> None:
-    """Max-sensitivity of `bayes` and of what it is compared with."""
+def measure_sensitivity(job: Job) -> None:
+    """Max-sensitivity of `bayes` and of the methods that it is compared with."""
     vit = load_model(job.model, job.device)
     for batch in read_photographs(VAL, vit, job.limit or 64, 32, shard=job.shard):
         for spec in (

@@ -1,4 +1,4 @@
-"""Maps of `bayes` with several numbers of samples, and with other priors, from the same subsets of patches."""
+"""Maps of `bayes` with several numbers of samples and with other priors, all fitted to the same subsets of patches."""
 
 from __future__ import annotations
 
@@ -20,24 +20,29 @@ from vitreous.methods.random_control import generators
 from vitreous.methods.run import score_and_logits
 from vitreous.methods.spec import resolve
 
-SIZES = (128, 256, 512, 1024)  # samples of `bayes`: more samples extend fewer ones
+SIZES = (
+    128,
+    256,
+    512,
+    1024,
+)  # numbers of samples of `bayes`; the subsets of a smaller number are the first of a larger one
 QUESTIONS = ("probability", "logit")
 THREADS = 4  # images that are fitted at once
 
 
 def half_cauchy(scale: float) -> Tensor:
-    """Log prior of `RATIOS` where deviation / noise, a standard deviation each, is half Cauchy."""
+    """Log prior of `RATIOS` if the ratio of the standard deviations of deviation and noise is half-Cauchy."""
     deviation = RATIOS.rsqrt()
     return deviation.log() - torch.log1p((deviation / scale).square())
 
 
 def fixed_ratio(ratio: float) -> Tensor:
-    """Log prior that is 0 at the nearest of `RATIOS`, and nothing elsewhere."""
+    """Log prior that is 0 at the nearest of `RATIOS` and −∞ elsewhere."""
     nearest = (RATIOS.log() - np.log(ratio)).abs().argmin()
     return torch.full_like(RATIOS, -torch.inf).index_fill(0, nearest, 0.0)
 
 
-SHRINKAGE: dict[str, Tensor] = {  # priors of the size of deviations from the maps
+SHRINKAGE: dict[str, Tensor] = {  # log priors of the size of deviations from the maps
     "flat": -RATIOS.log() / 2,
     "log": torch.zeros_like(RATIOS),
     **{f"cauchy{scale:g}": half_cauchy(scale) for scale in (0.3, 0.1, 0.03, 0.01)},
@@ -47,7 +52,7 @@ SHRINKAGE: dict[str, Tensor] = {  # priors of the size of deviations from the ma
 
 @dataclass(frozen=True)
 class ScoredSubsets:
-    """Subsets of a batch and their scores, for both questions."""
+    """Subsets of a batch and their scores, for both score functions."""
 
     vit: Any
     images: Tensor
@@ -63,15 +68,15 @@ class ScoredSubsets:
 
 @torch.no_grad()
 def draw_subsets(vit: Any, images: Tensor, targets: Tensor, most: int) -> ScoredSubsets:
-    """Evaluate `most` subsets once; the probability and the logit are read from the same logits."""
+    """Evaluate `most` subsets once; probability and logit are computed from the same logits."""
     probes = {question: Probe(vit, images, targets, question) for question in QUESTIONS}
     probe = probes["logit"]
     patches, targets_per_image = probe.layout.patches, probe.targets_per_image
     keep = torch.stack([draw_pairs(patches, most // 2, draw) for draw in generators(probe.originals, 0)])
     keep = keep.to(probe.images.device)
     scores: dict[str, list[Tensor]] = {question: [] for question in QUESTIONS}
-    nothing = torch.zeros_like(keep[:, :1])
-    for piece in torch.cat([keep, ~keep, nothing], 1).split(2048, 1):
+    no_patch = torch.zeros_like(keep[:, :1])
+    for piece in torch.cat([keep, ~keep, no_patch], 1).split(2048, 1):
         logits = probe.logits(piece).repeat_interleave(targets_per_image, 0)  # [r s c]
         rows = probe.targets[:, None].expand(-1, logits.shape[1]).flatten()
         for question in QUESTIONS:
@@ -87,7 +92,7 @@ def draw_subsets(vit: Any, images: Tensor, targets: Tensor, most: int) -> Scored
     return ScoredSubsets(vit, images, probes, keep, differences, totals)
 
 
-def near_patches(covariance: Tensor, grid: Sequence[int], length: float = 3.0) -> Tensor:
+def weight_by_distance(covariance: Tensor, grid: Sequence[int], length: float = 3.0) -> Tensor:
     """A covariance times exp(−distance² / 2 length²) of the patches."""
     places = torch.cartesian_prod(*(torch.arange(side) for side in grid)).to(covariance)
     return covariance * torch.exp(-torch.cdist(places, places).square() / (2 * length**2))
@@ -118,7 +123,7 @@ def fit_maps(
             image_means = means[rows_of_image]
             covariances = weight_covariances(features[image], image_means[:, :0] if cover == "plain" else image_means)
             if cover == "space":
-                covariances = [near_patches(covariance, layout.grid) for covariance in covariances]
+                covariances = [weight_by_distance(covariance, layout.grid) for covariance in covariances]
             data = (keep[image, :pairs], differences[rows_of_image, :pairs], image_means)
             if tuple(shrinkage) == ("",):
                 return [weight_posterior(*data, covariances)]

@@ -1,4 +1,4 @@
-"""What every part of error_bars.py uses: models, images, maps, metrics, and the table of rows."""
+"""Functions shared by the parts of error_bars.py: models, images, maps, metrics, and the table of rows."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ WEIGHTS = {
 VAL, PETS = "imagenet-val-1k-256", "oxford-pets-480"
 COLUMNS = ("model", "dataset", "picture", "method", "metric", "value")
 
-# candidates for the default, at one or two backward passes, asked about the probability and about the logit
+# candidates for the default, with one or two backward passes; both score functions are explained
 BASES = ("genatt", "decompx+plus", "decompx+skipplus", "attnlrp+plus", "fullgrad@libra+plus", "gim+plus", "reslrp+plus", "temper", "fuse")  # fmt: skip
 SAMPLED = ("anneal", "tis(masks=256)", "tis", "tis(question='logit')")
 FITS = (("probability", "fuse"), ("probability", "temper"), ("probability", "none"), ("logit", "fuse"), ("logit", "decompx+plus"))  # fmt: skip
 
 
-def with_question(spec: str, question: str) -> str:
+def set_question(spec: str, question: str) -> str:
     return vitreous.resolve(spec).with_options(question=question).spec
 
 
@@ -55,7 +55,7 @@ def read_batches(spec: str, vit: Any, size: int = 16) -> Iterator[Batch]:
 
 
 def choose_photographs(name: str, count: int | None = None, part: str = "2/2", seed: int = 0) -> tuple[int, ...]:
-    """Indices of images of val or pets in an order that does not depend on their number."""
+    """Indices of images of val or pets; a smaller number gives the first of a larger one."""
     return choose_places(
         DataSpec(spec=f"assets:{name}", label=name, part=part), Evaluation((), images=count, seed=seed)
     )
@@ -72,11 +72,11 @@ def read_places(name: str, vit: Any, places: Sequence[int], size: int, shard: st
 def read_photographs(
     name: str, vit: Any, count: int | None = None, size: int = 16, part: str = "2/2", shard: str = "1/1"
 ) -> Iterator[Batch]:
-    """Batches of images of val or pets in an order that does not depend on their number."""
+    """Batches of images of val or pets; a smaller number gives the first of a larger one."""
     yield from read_places(name, vit, choose_photographs(name, count, part), size, shard)
 
 
-PRECISION = "tf32"  # of all products on GPUs that have it; methods whose ranks need float32 are computed in it
+PRECISION = "tf32"  # of matrix products on GPUs that have it; methods whose ranks need float32 still use float32
 
 
 def explain_images(vit: Any, images: Tensor, targets: Tensor, spec: str) -> Attribution:
@@ -100,7 +100,7 @@ def make_maps(vit: Any, images: Tensor, targets: Tensor) -> Iterator[tuple[str, 
     yield "random", explain_images(vit, images, targets, "random")
     for base in BASES:
         for question in QUESTIONS:
-            spec = with_question(base, question)
+            spec = set_question(base, question)
             yield spec, explain_images(vit, images, targets, spec)
     for spec in SAMPLED:
         yield spec, explain_images(vit, images, targets, spec)
@@ -145,7 +145,7 @@ def evaluate_map(
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a part of error_bars.py measures, and where its rows go.
+    """Arguments of a part of error_bars.py.
 
     Attributes
     ----------
@@ -154,9 +154,9 @@ class Job:
     device
         Device of the model.
     table
-        Rows that are written.
+        Table that rows are written to.
     limit
-        Number of images of each dataset; None for that of the part.
+        Number of images of each dataset; None for the default of the part.
     datasets
         Labels of the datasets to use; all if there are none.
     shard
@@ -172,7 +172,7 @@ class Job:
 
 
 class Table:
-    """Rows of a part, written as they come."""
+    """CSV table to which rows are appended, with a time limit."""
 
     def __init__(self, path: Path, minutes: float) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

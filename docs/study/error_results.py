@@ -1,4 +1,4 @@
-"""From tables of error_bars.py to results/error-bars-PART.csv: figures, paired differences, and worst cases of the default."""
+"""Convert tables of error_bars.py to results/error-bars-PART.csv: figures, paired differences, worst cases of candidates."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from study.default_choice import worst_cases
-from study.effects import Effect, Figure, effect, figures, loaded, save
-from study.fill_beyond import cost as passes
-from study.sheets import Sheet, mean, model_order
+from study.default_choice import compare_worst_cases
+from study.effects import Effect, Figure, compute_effect, compute_figures, load_rows, write_rows
+from study.fill_beyond import count_passes as passes
+from study.sheets import Sheet, average, get_model_index
 
 from vitreous.core.defaults import DEFAULT_METHOD
 
@@ -36,60 +36,60 @@ Row = TypeVar("Row", Figure, Effect)
 
 
 def measure_errors(stores: Path, results: Path) -> list[str]:
-    """Write results/error-bars-PART.csv, and pairs, of the tables that are there; returns the parts.
+    """Write results/error-bars-PART.csv and -pairs.csv for the tables that exist; returns the parts.
 
-    Rows of models and datasets that the tables do not hold stay as they were.
+    Rows of models and datasets that are not in the tables are left unchanged.
     """
     measured_parts, judged = [], []
     for part in PARTS:
         files = sorted(stores.glob(f"error-bars-{part}*.csv"))
         sheets, whole = (
-            sorted(read_sheets(files, part == "choose", common), key=model_order) for common in (False, True)
+            sorted(read_sheets(files, part == "choose", common), key=get_model_index) for common in (False, True)
         )
         if not sheets:
             continue
         if part in ("photographs", "clip", "scenes"):
             judged += sheets
         if part == "ceilings":
-            sheets, whole = sheets + two_orders(sheets), whole + two_orders(whole)
-        save_beside_others(results / f"error-bars-{part}.csv", [row for sheet in whole for row in figures(sheet)])
+            sheets, whole = sheets + derive_ceilings(sheets), whole + derive_ceilings(whole)
+        replace_rows(results / f"error-bars-{part}.csv", [row for sheet in whole for row in compute_figures(sheet)])
         pairs = [
-            effect(sheet, *pair)
+            compute_effect(sheet, *pair)
             for sheet in sheets
             if sheet.metric in COMPARED_BY
-            for pair in compared(part, sheet.methods)
+            for pair in list_pairs(part, sheet.methods)
         ]
         if pairs:
-            save_beside_others(results / f"error-bars-{part}-pairs.csv", pairs)
+            replace_rows(results / f"error-bars-{part}-pairs.csv", pairs)
         measured_parts.append(part)
-    if rows := worst_cases(judged, is_candidate, DEFAULT_METHOD):
-        save(results / "error-bars-default.csv", rows)
+    if rows := compare_worst_cases(judged, is_candidate, DEFAULT_METHOD):
+        write_rows(results / "error-bars-default.csv", rows)
     return measured_parts
 
 
-def save_beside_others(path: Path, rows: list[Row]) -> None:
-    """Save rows in place of those of the same models and datasets; others of the file stay."""
+def replace_rows(path: Path, rows: list[Row]) -> None:
+    """Replace the rows of the same models and datasets in a file; other rows stay."""
     measured = {(row.model, row.dataset) for row in rows}
-    others = [row for row in loaded(path, type(rows[0])) if (row.model, row.dataset) not in measured]
-    save(path, sorted(others + rows, key=model_order))
+    others = [row for row in load_rows(path, type(rows[0])) if (row.model, row.dataset) not in measured]
+    write_rows(path, sorted(others + rows, key=get_model_index))
 
 
-def two_orders(sheets: Sequence[Sheet]) -> list[Sheet]:
-    """Faithfulness of an order for deletion and another one for insertion, each optimised greedily: the ceiling."""
+def derive_ceilings(sheets: Sequence[Sheet]) -> list[Sheet]:
+    """Faithfulness of two greedy orders, one for deletion and one for insertion, as an upper bound."""
     named = {(sheet.model, sheet.metric): sheet for sheet in sheets}
     ceilings = []
     for (model, metric), sheet in named.items():
         if metric != "faithfulness" or not {"greedy deletion", "greedy insertion"} <= set(sheet.methods):
             continue
-        gone = named[model, "deletion_aopc"]
-        best = sheet.row("greedy insertion")["score"] - gone.row("greedy insertion")["score"]
-        best = best + gone.row("greedy deletion")["score"]
+        deletion = named[model, "deletion_aopc"]
+        best = sheet.row("greedy insertion")["score"] - deletion.row("greedy insertion")["score"]
+        best = best + deletion.row("greedy deletion")["score"]
         ceilings.append(replace(sheet, methods=("two greedy orders", "tis"), parts={"score": np.stack([best, sheet.row("tis")["score"]])}))  # fmt: skip
     return ceilings
 
 
-def compared(part: str, methods: Sequence[str]) -> list[tuple[str, str]]:
-    """Every fit against its rivals, and questions of the same method."""
+def list_pairs(part: str, methods: Sequence[str]) -> list[tuple[str, str]]:
+    """Pairs to compare: every fit and its rivals, and both score functions of the same method."""
     fits = [method for method in methods if method.startswith("bayes")]
     own = [(fit, rival) for fit in fits for rival in RIVALS if rival in methods]
     if part == "choose":
@@ -108,8 +108,8 @@ def compared(part: str, methods: Sequence[str]) -> list[tuple[str, str]]:
 def read_sheets(paths: Sequence[Path], every: bool = False, common: bool = False) -> list[Sheet]:
     """Sheets of tables with columns model, dataset, picture, method, metric and value; NaN where a run ended before a method.
 
-    A value that several tables have is that of the last. Of the variants of a fit, only the method's own one is kept, unless
-    `every` one is asked for. With `common`, only images that all methods have are kept, so that their means can be compared.
+    If several tables have a value, the last is used. Variants of a fit are dropped unless `every` is set. With `common`, only
+    images that all methods have are used, so that their means can be compared.
     """
     grouped: dict[tuple[str, str, str], dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     names: dict[str, str] = {}
@@ -118,39 +118,39 @@ def read_sheets(paths: Sequence[Path], every: bool = False, common: bool = False
         spec, _, variant = row["method"].partition(" | ")
         if variant and not every:
             continue
-        method = names.setdefault(spec, spelled_in_short(spec))
+        method = names.setdefault(spec, shorten_spec(spec))
         name = f"{method} [{variant.replace(' | ', ', ')}]" if variant else method
         grouped[key][name][row["picture"]] = float(row["value"])
     sheets = []
     for (model, dataset, metric), values in grouped.items():
         methods = tuple(values)
-        pictures = tuple(dict.fromkeys(picture for own in values.values() for picture in own))
+        images = tuple(dict.fromkeys(image for own in values.values() for image in own))
         if common:
-            pictures = tuple(picture for picture in pictures if all(picture in own for own in values.values()))
-        scores = np.array([[values[method].get(picture, np.nan) for picture in pictures] for method in methods])
+            images = tuple(image for image in images if all(image in own for own in values.values()))
+        scores = np.array([[values[method].get(image, np.nan) for image in images] for method in methods])
         higher = None if metric in UNJUDGED else metric not in LESS_IS_BETTER
-        blank = np.full(len(pictures), np.nan)
-        sheets.append(Sheet(model, dataset, "", metric, higher, methods, pictures, {"score": scores}, mean, blank))
+        blank = np.full(len(images), np.nan)
+        sheets.append(Sheet(model, dataset, "", metric, higher, methods, images, {"score": scores}, average, blank))
     return sheets
 
 
 @cache
-def spelled_in_short(spec: str) -> str:
-    """A spec without the options that the script sets to their defaults, so that one method has one name."""
+def shorten_spec(spec: str) -> str:
+    """A spec without options that have their default value, so that one method has one name."""
     from vitreous.core.errors import VitreousError
     from vitreous.methods.spec import resolve
 
     try:
         question = resolve(spec).facts.question
     except VitreousError:
-        return spec  # a ceiling
+        return spec  # an upper bound, not a method
     for default in (f"question='{question}'", "prior='fuse'"):
         spec = re.sub(rf"(, )?{re.escape(default)}", "", spec)
     return spec.replace("(, ", "(").replace("()", "")
 
 
-def cost(method: str) -> float:
-    """Forward passes, a backward counted as two; a subset costs half a pass on average."""
+def count_passes(method: str) -> float:
+    """Cost in forward passes; a backward pass counts as two, a subset as half a pass on average."""
     from vitreous.methods.spec import resolve
 
     resolved = resolve(method.partition(" [")[0])
@@ -161,7 +161,7 @@ def cost(method: str) -> float:
 
 
 def is_candidate(method: str) -> bool:
-    """At most two forward and backward passes, and dependent on the class."""
+    """Whether a method is class-specific and takes at most two forward and backward passes."""
     from vitreous.methods.spec import resolve
 
-    return "bayes" not in method and resolve(method).class_specific and cost(method) <= 8
+    return "bayes" not in method and resolve(method).class_specific and count_passes(method) <= 8

@@ -1,4 +1,4 @@
-"""What stands on the page about what goes past the papers."""
+"""Tables and answers of the page about methods beyond the papers."""
 
 from __future__ import annotations
 
@@ -8,41 +8,40 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from study import plots
-from study.effects import Effect, Figure, only
-from study.names import BY_SURENESS, MODELS, PROBABLE, TEMPERED
+from study.effects import Effect, Figure, select_rows
+from study.names import MODELS, PAIRS_BY_PROBABILITY, PROBABLE, TEMPERED
 from study.pages import Results, fill, plot
-from study.sentences import amount, answer, verdict
-from study.tables import NOTHING, cell, gains, of, standings, table
+from study.sentences import format_answer, format_effect, judge
+from study.tables import NOTHING, format_cell, format_differences, format_ranking, format_table, match_effects
 
 SETS = {"beyond": "val, to confirm", "beyond-pets": "pets", "beyond-scenes": "pair"}
-ONE = 3.0  # forward passes: one forward and one backward, which is two
-ONE_BACKWARD = 4.0  # one backward and at most two forwards
-CHEAP = 8.0  # two of each, say
+ONE_BACKWARD = 4.0  # one backward pass, which counts as two, and at most two forward passes
+CHEAP = 8.0  # about two forward and two backward passes
 EIGHTH = 1 / 8
 RIVALS = ("genatt", "decompx+skipplus", "attnlrp", "fullgrad@libra+plus", "attnlrp(question='probability')+plus")
 STEPS = ((TEMPERED, PROBABLE["decompx"]), ("fuse", TEMPERED), ("fuse", "presence"), ("anneal", "fuse"))
 
 
-def everything(plan: str, results: Results) -> str:
+def write_all_methods(plan: str, results: Results) -> str:
     metrics = ["faithfulness", "deletion_aopc", "insertion_aopc", "ap", "pointing_game", "class_discrimination"]
     rows = results.figures(plan)
     return (
-        standings(rows, [metric for metric in metrics if only(rows, metric=metric)], by="faithfulness")
+        format_ranking(rows, [metric for metric in metrics if select_rows(rows, metric=metric)], by="faithfulness")
         if rows
         else NOTHING
     )
 
 
 for _plan in ("beyond", "beyond-choose", "beyond-pets", "beyond-scenes"):
-    fill(f"{_plan}-table")(partial(everything, _plan))
+    fill(f"{_plan}-table")(partial(write_all_methods, _plan))
 
 
-# ── whose method it is, and what it costs ────────────────────────────────────────────────────────
+# ── origin and cost of a method ────────────────────────────────────────────────────────
 
 
 @lru_cache(None)
-def kind(method: str) -> str:
-    """ "ours" where no paper has it, "new score" where a paper asks about the logit, "control", or "published"."""
+def classify_method(method: str) -> str:
+    """Origin: "ours", "new score" for a published method with another score function, "control", or "published"."""
     from vitreous.methods.spec import resolve
 
     resolved = resolve(method)
@@ -54,102 +53,104 @@ def kind(method: str) -> str:
 
 
 @lru_cache(None)
-def cost(method: str) -> float:
-    """Forward passes, a backward counted as two; a pass over some of the patches counts by their share."""
+def count_passes(method: str) -> float:
+    """Cost in forward passes; a backward pass counts as two, a pass over some of the patches by their share."""
     from vitreous.bench.cost import evaluate_cost
     from vitreous.methods.spec import resolve
 
     resolved = resolve(method)
-    known = resolved.settings
-    sizes = {"patches": 196, "channels": 192, "layers": 12, "depth": 12, **known}
-    if "coalitions" in known:  # all patches once, and some of them so many times
-        return cost(known["of"]) * (1 + known["coalitions"] * share_of(known))
+    settings = resolved.settings
+    sizes = {"patches": 196, "channels": 192, "layers": 12, "depth": 12, **settings}
+    if "coalitions" in settings:  # all patches once, and a subset for each coalition
+        return count_passes(settings["of"]) * (1 + settings["coalitions"] * compute_mean_share(settings))
     forwards, backwards = (
         evaluate_cost(formula, sizes) or 0 for formula in (resolved.facts.forwards, resolved.facts.backwards)
     )
     passes = max(1.0, float(forwards)) + 2 * float(backwards)
-    whole = 1.0 + 2.0 * bool(backwards)  # of all patches
-    return whole + (passes - whole) * share_of(known)
+    whole = 1.0 + 2.0 * bool(backwards)  # passes over all patches
+    return whole + (passes - whole) * compute_mean_share(settings)
 
 
-def share_of(known: dict) -> float:
+def compute_mean_share(settings: dict) -> float:
     """Mean share of the patches in a pass over some of them; a coalition and its complement are half each."""
-    share = known.get("kept", 1.0)
+    share = settings.get("kept", 1.0)
     shares = share if isinstance(share, tuple | list) else (share,)
-    return 0.5 if known.get("complements") else sum(shares) / len(shares)
+    return 0.5 if settings.get("complements") else sum(shares) / len(shares)
 
 
-def news(rows: list[Effect]) -> list[str]:
-    """Methods of a plan that no paper has."""
-    return [method for method in dict.fromkeys(row.method for row in rows) if kind(method) == "ours"]
+def list_new_methods(rows: list[Effect]) -> list[str]:
+    """Methods of a plan that no paper describes."""
+    return [method for method in dict.fromkeys(row.method for row in rows) if classify_method(method) == "ours"]
 
 
-def best_of(rows: list[Effect], model: str, method: str, kinds: tuple[str, ...]) -> Effect | None:
-    """Against the best of the others that cost one backward."""
+def find_closest_rival(rows: list[Effect], model: str, method: str, kinds: tuple[str, ...]) -> Effect | None:
+    """Effect against the best of the others that take one backward pass."""
     rivals = [
         row
-        for row in only(rows, model=model, method=method)
-        if kind(row.against) in kinds and cost(row.against) <= ONE_BACKWARD
+        for row in select_rows(rows, model=model, method=method)
+        if classify_method(row.against) in kinds and count_passes(row.against) <= ONE_BACKWARD
     ]
     return min(rivals, key=lambda row: row.effect) if rivals else None
 
 
 @fill("beyond-answer")
-def beyond(results: Results) -> str:
-    """Both bars, on images that chose nothing."""
-    rows = only(results.effects("beyond-pairs"), metric="faithfulness")
+def write_answer(results: Results) -> str:
+    """Answers to both questions, on images that were not used to select anything."""
+    rows = select_rows(results.effects("beyond-pairs"), metric="faithfulness")
     if not rows:
         return NOTHING
-    single = [method for method in news(rows) if cost(method) <= CHEAP]
-    many = [method for method in news(rows) if cost(method) > ONE_BACKWARD]
-    lines = ["**One backward pass or two: better than every published method of one?**", ""]
+    single = [method for method in list_new_methods(rows) if count_passes(method) <= CHEAP]
+    many = [method for method in list_new_methods(rows) if count_passes(method) > ONE_BACKWARD]
+    lines = ["**One or two backward passes: better than every published method with one?**", ""]
     for method in single:
         lines.append(
-            f"- `{method}`, {cost(method):g} forward passes' worth: {joined_by_model(rows, method, ('published',))}"
+            f"- `{method}`, {count_passes(method):g} forward passes: {format_by_model(rows, method, ('published',))}"
         )
-        lines.append(f"    - the same against those of the probability: {joined_by_model(rows, method, ('new score',))}")  # fmt: skip
+        lines.append(f"    - the same against published methods explaining the probability: {format_by_model(rows, method, ('new score',))}")  # fmt: skip
     lines += ["", "**As faithful as TIS with 1024 masks, at an eighth of its cost?**", ""]
     for method in many:
-        share = cost(method) / cost("tis")
-        words = "within the eighth" if share <= EIGHTH else "more than an eighth"
-        own = only(rows, method=method, against="tis")
-        mark = "yes" if own and share <= EIGHTH and all(row.low >= 0 for row in own) else ""
-        mark = mark or ("no" if share > EIGHTH or any(verdict(row) == "worse" for row in own) else "undecided")
-        lines.append(f"- `{method}`, {percent(share)} of the cost ({words}): {mark}. Better than TIS? {answer(own)}")
+        share = count_passes(method) / count_passes("tis")
+        words = "at most an eighth" if share <= EIGHTH else "more than an eighth"
+        effects = select_rows(rows, method=method, against="tis")
+        mark = "yes" if effects and share <= EIGHTH and all(row.low >= 0 for row in effects) else ""
+        mark = mark or ("no" if share > EIGHTH or any(judge(row) == "worse" for row in effects) else "undecided")
+        lines.append(
+            f"- `{method}`, {format_percent(share)} of the cost ({words}): {mark}. Better than TIS? {format_answer(effects)}"
+        )
     return "\n".join(lines)
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def joined_by_model(rows: list[Effect], method: str, kinds: tuple[str, ...]) -> str:
-    """Against the best of them, model by model."""
+def format_by_model(rows: list[Effect], method: str, kinds: tuple[str, ...]) -> str:
+    """Effects against the best of these kinds, for each model."""
     parts = []
     for model in MODELS:
-        row = best_of(rows, model, method, kinds)
+        row = find_closest_rival(rows, model, method, kinds)
         if row:
-            word = {"better": "yes", "worse": "no", "open": "undecided"}.get(verdict(row), "not known")
-            parts.append(f"{word} on {model}, {amount(row)} against the best of them, `{row.against}`")
+            word = {"better": "yes", "worse": "no", "open": "undecided"}.get(judge(row), "unknown")
+            parts.append(f"{word} on {model}, {format_effect(row)} against the best of them, `{row.against}`")
     return "; ".join(parts) + "." if parts else "there is none."
 
 
 @fill("beyond-against")
-def against(results: Results) -> str:
-    """What is new less what it must beat, wherever it was measured."""
-    new = [method for method in news(results.effects("beyond-pairs")) if "(" not in method]
-    rivals = {method: RIVALS if cost(method) <= CHEAP else ("tis",) for method in new}
-    return everywhere(results, [(method, other) for method in new for other in (*rivals[method], "tis(masks=256)")])
+def write_comparisons(results: Results) -> str:
+    """New methods minus the methods that they are compared with, on every dataset."""
+    new = [method for method in list_new_methods(results.effects("beyond-pairs")) if "(" not in method]
+    rivals = {method: RIVALS if count_passes(method) <= CHEAP else ("tis",) for method in new}
+    return format_pairs(results, [(method, other) for method in new for other in (*rivals[method], "tis(masks=256)")])
 
 
 @fill("beyond-steps")
-def steps(results: Results) -> str:
-    """Each of ours less the one that it goes past."""
-    return everywhere(results, STEPS)
+def write_steps(results: Results) -> str:
+    """Each new method minus the one that it extends."""
+    return format_pairs(results, STEPS)
 
 
-def everywhere(results: Results, pairs: Sequence[tuple[str, str]]) -> str:
-    """Pairs down; sets of images and models across."""
+def format_pairs(results: Results, pairs: Sequence[tuple[str, str]]) -> str:
+    """Table with a row for each pair and a column for each dataset and model."""
     columns = [
         (plan, model, words)
         for plan, words in SETS.items()
@@ -159,61 +160,71 @@ def everywhere(results: Results, pairs: Sequence[tuple[str, str]]) -> str:
     for method, other in pairs:
         cells = []
         for plan, model, _ in columns:
-            own = only(results.effects(f"{plan}-pairs"), model=model, metric="faithfulness", method=method)
-            cells.append(cell(next(iter(only(own, against=other)), None)))
+            own = select_rows(results.effects(f"{plan}-pairs"), model=model, metric="faithfulness", method=method)
+            cells.append(format_cell(next(iter(select_rows(own, against=other)), None)))
         lines.append([f"{method} − {other}", *cells])
-    return table(["faithfulness", *(f"{words}<br>{model}" for _, model, words in columns)], lines if columns else [])
+    return format_table(
+        ["faithfulness", *(f"{words}<br>{model}" for _, model, words in columns)], lines if columns else []
+    )
 
 
 @fill("beyond-sure")
-def sure(results: Results) -> str:
-    """Pairs down; models and how sure they are across."""
+def write_by_probability(results: Results) -> str:
+    """Table with a row for each pair and a column for each model and range of probabilities."""
     rows = results.effects("beyond-sure")
     columns = {
-        f"{row.model}<br>{row.dataset.split(', ')[-1]}<br>{row.n} images": of(
+        f"{row.model}<br>{row.dataset.split(', ')[-1]}<br>{row.n} images": match_effects(
             row.model, row.metric, dataset=row.dataset
         )
         for row in rows
     }
-    return gains(rows, {f"{method} − {other}": (method, other) for method, other in BY_SURENESS}, columns)
+    return format_differences(
+        rows, {f"{method} − {other}": (method, other) for method, other in PAIRS_BY_PROBABILITY}, columns
+    )
 
 
 @fill("beyond-costs")
-def costs(results: Results) -> str:
-    """What a map takes."""
-    methods = dict.fromkeys(row.method for row in results.figures("beyond") if kind(row.method) != "control")
+def write_costs(results: Results) -> str:
+    """Table of costs of a map."""
+    methods = dict.fromkeys(row.method for row in results.figures("beyond") if classify_method(row.method) != "control")
     lines = [
-        [method, {"new score": "a paper's map; question or fold are ours"}.get(kind(method), kind(method)), f"{cost(method):g}", percent(cost(method) / cost("tis"))]
-        for method in sorted(methods, key=cost)
+        [method, {"new score": "published map; score function or fold are ours"}.get(classify_method(method), classify_method(method)), f"{count_passes(method):g}", format_percent(count_passes(method) / count_passes("tis"))]
+        for method in sorted(methods, key=count_passes)
     ]  # fmt: skip
-    return table(["method", "", "forward passes", "of TIS, 1024 masks"], lines, words=2)
+    return format_table(["method", "", "forward passes", "of TIS, 1024 masks"], lines, words=2)
 
 
 @plot("beyond")
 def draw_beyond(results: Results) -> Path | None:
-    """Faithfulness less that of TIS with 1024 masks, in pairs, by what a map costs, on images that chose nothing: ours in orange, others in blue"""
-    rows = only(results.effects("beyond-pairs"), metric="faithfulness", against="tis")
+    """Faithfulness minus that of TIS with 1024 masks (paired), by the cost of a map, on images that were not used to select anything: ours in orange, others in blue"""
+    rows = select_rows(results.effects("beyond-pairs"), metric="faithfulness", against="tis")
     if not rows:
         return None
     panels = {}
     for model in MODELS:
-        own = [row for row in only(rows, model=model) if row.method != "random"]
-        panels[model] = [(row.method, cost(row.method), beside(row)) for row in own]
-        panels[model].append(("tis", cost("tis"), beside(replace(own[0], method="tis", effect=0.0, low=0.0, high=0.0))))
-    ours = [row.method for row in rows if kind(row.method) == "ours"]
-    named = [method for method in ours if "of=" not in method] + [*RIVALS, "tis(masks=256)", "tis"]
-    return plots.scatter(
+        effects = [row for row in select_rows(rows, model=model) if row.method != "random"]
+        panels[model] = [(row.method, count_passes(row.method), convert_to_figure(row)) for row in effects]
+        panels[model].append(
+            (
+                "tis",
+                count_passes("tis"),
+                convert_to_figure(replace(effects[0], method="tis", effect=0.0, low=0.0, high=0.0)),
+            )
+        )
+    new_methods = [row.method for row in rows if classify_method(row.method) == "ours"]
+    named = [method for method in new_methods if "of=" not in method] + [*RIVALS, "tis(masks=256)", "tis"]
+    return plots.draw_scatter(
         "beyond",
         panels,
         "cost of a map, forward passes (a backward is two)",
-        "faithfulness less TIS's  (more is better)",
+        "faithfulness minus TIS's  (more is better)",
         log=True,
-        say={method: plots.short(method) for method in named},
-        orange=ours,
+        names={method: plots.shorten_spec(method) for method in named},
+        orange=new_methods,
         level=0.0,
     )
 
 
-def beside(row: Effect) -> Figure:
-    """A difference as a figure of its own."""
+def convert_to_figure(row: Effect) -> Figure:
+    """Convert a difference to a figure, so that it can be drawn like one."""
     return Figure(row.model, row.dataset, "", row.metric, "more", row.method, row.n, 0, row.effect, row.low, row.high)

@@ -1,4 +1,4 @@
-"""What stands on the page about scenes."""
+"""Tables and answers of the page about Scenes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 from study import grids, plots
-from study.effects import Figure, only
+from study.effects import Figure, select_rows
 from study.names import ON_SCENES
 from study.pages import Results, fill, plot
-from study.sentences import counted, joined, number, ranked, title
+from study.sentences import format_count, format_metric, format_number, format_tau, join_words
 from study.special import Order
-from study.tables import NOTHING, agreements, gains, standings
+from study.tables import NOTHING, format_agreements, format_differences, format_ranking
 
 TRUTHS = [
     ("single", "ap"),
@@ -27,140 +27,146 @@ TRUTHS = [
 
 
 @fill("scenes-truth")
-def truth(results: Results) -> str:
-    """Known evidence, alone and beside a rival; the best by AP first."""
+def write_evidence(results: Results) -> str:
+    """Agreement of maps with the known evidence; sorted by AP."""
     rows = [*results.figures("scenes"), *results.figures("scenes-pair")]
-    truth_rows = only(rows, metric=("ap", "pointing_game", "class_discrimination"))
-    named = [renamed(row) for row in truth_rows if (row.dataset, row.metric) in TRUTHS]
+    truth_rows = select_rows(rows, metric=("ap", "pointing_game", "class_discrimination"))
+    named = [name_by_dataset(row) for row in truth_rows if (row.dataset, row.metric) in TRUTHS]
     columns = list(dict.fromkeys(row.metric for row in named))
-    return standings(named, columns, by=columns[0]) if columns else NOTHING
+    return format_ranking(named, columns, by=columns[0]) if columns else NOTHING
 
 
-def renamed(row):
-    """The dataset as part of the metric's name, so that it has a column of its own."""
-    return replace(row, metric=f"{title(row.metric)} {row.dataset}")
+def name_by_dataset(row):
+    """Add the dataset to the metric's name, so that it has a separate column."""
+    return replace(row, metric=f"{format_metric(row.metric)} {row.dataset}")
 
 
 @fill("scenes-swin")
-def beside_swin(results: Results) -> str:
-    """The ViT and the Swin transformer beside each other, by AP; the best of both together first."""
-    named = [renamed(row) for row in results.figures("scenes-swin") if (row.dataset, row.metric) in TRUTHS]
-    columns = [f"{title(metric)} {dataset}" for dataset, metric in TRUTHS if metric != "pointing_game"]
-    return standings(named, columns, by=columns[0]) if named else NOTHING
+def write_swin(results: Results) -> str:
+    """Table of the ViT and the Swin transformer; sorted by the AP of both."""
+    named = [name_by_dataset(row) for row in results.figures("scenes-swin") if (row.dataset, row.metric) in TRUTHS]
+    columns = [f"{format_metric(metric)} {dataset}" for dataset, metric in TRUTHS if metric != "pointing_game"]
+    return format_ranking(named, columns, by=columns[0]) if named else NOTHING
 
 
 @fill("scenes-swin-answer")
-def swin_answer(results: Results) -> str:
-    """What `temper` and `decompx+plus` find in each model, and how often the peak of a map is on the evidence."""
+def write_swin_answer(results: Results) -> str:
+    """AP of `temper` and `decompx+plus` in each model."""
     rows, lines = results.figures("scenes-swin"), []
     for dataset in dict.fromkeys(row.dataset for row in rows):
-        aps = {(row.model, row.method): row for row in only(rows, dataset=dataset, metric="ap")}
+        aps = {(row.model, row.method): row for row in select_rows(rows, dataset=dataset, metric="ap")}
         effects = [
-            f"`{method}` {ends(aps['Swin', method])} (ViT {ends(aps['ViT', method])})"
+            f"`{method}` {format_interval(aps['Swin', method])} (ViT {format_interval(aps['ViT', method])})"
             for method in ("temper", "decompx+plus")
         ]
-        lines.append(f"- AP on `{dataset}`: {joined(effects)}; chance {number(aps['Swin', 'random'].mean, 2)}.")
+        lines.append(
+            f"- AP on `{dataset}`: {join_words(effects)}; chance {format_number(aps['Swin', 'random'].mean, 2)}."
+        )
     return "\n".join(lines) or NOTHING
 
 
 @fill("scenes-answer")
-def answers(results: Results) -> str:
-    """Who finds the evidence best, who cannot be told from it, and who knows no class."""
+def write_answers(results: Results) -> str:
+    """Best methods by AP, methods not better than chance, and methods that distinguish classes."""
     rows, lines = [*results.figures("scenes"), *results.figures("scenes-pair")], []
     for dataset in ("single", "part", "pair"):
-        own = [row for row in only(rows, dataset=dataset, metric="ap") if not isnan(row.mean)]
+        own = [row for row in select_rows(rows, dataset=dataset, metric="ap") if not isnan(row.mean)]
         if own:
             best, chance = (
                 max(own, key=lambda row: row.mean),
                 next((row for row in own if row.method == "random"), None),
             )
             useless = [row for row in own if chance and row.method != "random" and row.low <= chance.high]
-            who = (
-                joined([f"`{row.method}`" for row in useless])
+            names = (
+                join_words([f"`{row.method}`" for row in useless])
                 if len(useless) < 7
                 else f"{len(useless)} of {len(own) - 1} methods"
             )
-            last = f"; not significantly above chance: {who}" if useless else ""
-            lines.append(f"- Evidence on `{dataset}`, {counted(best.n, 'image')}: best is `{best.method}` with AP {ends(best)}{f', chance is {number(chance.mean, 2)}' if chance else ''}{last}.")  # fmt: skip
-    own = [row for row in only(rows, metric="class_discrimination") if row.method != "random" and not isnan(row.mean)]
+            last = f"; not significantly above chance: {names}" if useless else ""
+            lines.append(f"- Evidence on `{dataset}`, {format_count(best.n, 'image')}: the best method is `{best.method}` with AP {format_interval(best)}{f', chance is {format_number(chance.mean, 2)}' if chance else ''}{last}.")  # fmt: skip
+    own = [
+        row
+        for row in select_rows(rows, metric="class_discrimination")
+        if row.method != "random" and not isnan(row.mean)
+    ]
     if own:
         best = max(own, key=lambda row: row.mean)
-        told_apart = [row for row in own if row.low > 0.5]
-        sure = [f"`{row.method}`" for row in own if row.low > 0.95]
+        discriminating = [row for row in own if row.low > 0.5]
+        above = [f"`{row.method}`" for row in own if row.low > 0.95]
         lines.append(
-            f"- Two classes in one frame: {len(told_apart)} of {counted(len(own), 'method')} put the own evidence above the rival's more often than not; "
-            f"best is `{best.method}` with {ends(best)}, and above 0.95 with their whole interval are {joined(sure) if sure else 'none'}."
+            f"- Two classes in one image: for {len(discriminating)} of {format_count(len(own), 'method')} the evidence of the explained class scores significantly more often above that of the other class than below it; "
+            f"the best is `{best.method}` with {format_interval(best)}; methods whose interval is above 0.95: {join_words(above) if above else 'none'}."
         )
     return "\n".join(lines) or NOTHING
 
 
-def ends(row: Figure) -> str:
-    return f"{number(row.mean, 2)} [{number(row.low, 2)}, {number(row.high, 2)}]"
+def format_interval(row: Figure) -> str:
+    return f"{format_number(row.mean, 2)} [{format_number(row.low, 2)}, {format_number(row.high, 2)}]"
 
 
 @fill("scenes-shortcut-answer")
-def exposing(results: Results) -> str:
-    """Which methods show the stamp in the model that uses it, and not in the other."""
-    rows = only(results.figures("shortcut"), metric="stamp_above_thing")
-    both = {model: {row.method: row for row in only(rows, model=model)} for model in dict.fromkeys(row.model for row in rows)}  # fmt: skip
+def write_shortcut_answer(results: Results) -> str:
+    """Methods that show the stamp in the model that uses it, and not in the other."""
+    rows = select_rows(results.figures("shortcut"), metric="stamp_above_thing")
+    both = {model: {row.method: row for row in select_rows(rows, model=model)} for model in dict.fromkeys(row.model for row in rows)}  # fmt: skip
     if not {"scenes-biased", "scenes"} <= both.keys():
         return NOTHING
     names = [method for method in both["scenes"] if method != "random"]
     exposing_methods = [method for method in names if both["scenes-biased"][method].low > 0.5]
     clear = [method for method in exposing_methods if both["scenes"][method].high < 0.5]
-    best = [method for method in by_contrast(results) if method in clear][:3]
+    best = [method for method in sort_by_contrast(results) if method in clear][:3]
     return (
-        f"{len(exposing_methods)} of {counted(len(names), 'method')} show the stamp above the thing in the model that uses it; {len(clear)} of them show the thing in the model that does not, and so expose the shortcut"
-        + (f", most clearly {joined([f'`{method}`' for method in best])}." if best else ".")
-        + f" The others show the stamp in both or in neither. {counted(max(row.n for row in rows), 'image')}."
+        f"{len(exposing_methods)} of {format_count(len(names), 'method')} score the stamp above the object in the model that uses the stamp; {len(clear)} of these score the object higher in the model that does not, and so expose the shortcut"
+        + (f", most clearly {join_words([f'`{method}`' for method in best])}." if best else ".")
+        + f" The others show the stamp in both models or in neither. {format_count(max(row.n for row in rows), 'image')}."
     )
 
 
 @fill("scenes-pairs")
-def compared(results: Results) -> str:
-    """What the other pages ask, where the evidence is known."""
+def write_comparisons(results: Results) -> str:
+    """Comparisons of the other pages, measured against known evidence."""
     rows = [*results.effects("scenes-pairs"), *results.effects("scenes-pair-pairs")]
     columns = {
-        f"{title(name)}, {data}": (lambda row, data=data, name=name: (row.dataset, row.metric) == (data, name))
+        f"{format_metric(name)}, {data}": (lambda row, data=data, name=name: (row.dataset, row.metric) == (data, name))
         for data, name in TRUTHS
-        if only(rows, dataset=data, metric=name)
+        if select_rows(rows, dataset=data, metric=name)
     }
-    return gains(rows, ON_SCENES, columns)
+    return format_differences(rows, ON_SCENES, columns)
 
 
 @fill("scenes-shortcut")
-def shortcut(results: Results) -> str:
-    rows = only(results.figures("shortcut"), metric="stamp_above_thing")
-    return standings(rows, ["stamp_above_thing"], methods=by_contrast(results)) if rows else NOTHING
+def write_shortcut(results: Results) -> str:
+    rows = select_rows(results.figures("shortcut"), metric="stamp_above_thing")
+    return format_ranking(rows, ["stamp_above_thing"], methods=sort_by_contrast(results)) if rows else NOTHING
 
 
-def by_contrast(results: Results) -> list[str]:
-    rows = only(results.figures("shortcut"), metric="stamp_above_thing", model="biased − plain")
+def sort_by_contrast(results: Results) -> list[str]:
+    rows = select_rows(results.figures("shortcut"), metric="stamp_above_thing", model="biased − plain")
     return [row.method for row in sorted(rows, key=lambda row: -row.mean)]
 
 
-def all_orders(results: Results) -> list[Order]:
-    """Of both plans; what a pair judges by the class that is asked about, others judge by the label."""
+def read_orders(results: Results) -> list[Order]:
+    """Orders of both plans under common metric names: on `pair` accuracy is judged by the explained class."""
     rows = [*results.orders("scenes-orders"), *results.orders("scenes-pair-orders")]
     return [replace(row, metric=row.metric.replace("(judge='explained')", "")) for row in rows]
 
 
-def order_table(among: str, results: Results) -> str:
-    rows = all_orders(results)
-    there = [truth for truth in TRUTHS if only(rows, dataset=truth[0], truth=truth[1])]
-    return agreements(rows, there, among)
+def write_orders(among: str, results: Results) -> str:
+    rows = read_orders(results)
+    there = [truth for truth in TRUTHS if select_rows(rows, dataset=truth[0], truth=truth[1])]
+    return format_agreements(rows, there, among)
 
 
-fill("scenes-orders")(partial(order_table, "all"))
-fill("scenes-orders-half")(partial(order_table, "better half"))
+fill("scenes-orders")(partial(write_orders, "all"))
+fill("scenes-orders-half")(partial(write_orders, "better half"))
 
 
 @fill("scenes-orders-answer")
-def orders_answer(results: Results) -> str:
-    """Which metric comes nearest to the truth, and how near the truth comes to itself."""
-    rows, lines = only(all_orders(results), among="all"), []
+def write_orders_answer(results: Results) -> str:
+    """Metrics with the highest and lowest agreement with the ground truth, and its agreement with itself."""
+    rows, lines = select_rows(read_orders(results), among="all"), []
     for dataset, name in TRUTHS:
-        own = only(rows, dataset=dataset, truth=name)
+        own = select_rows(rows, dataset=dataset, truth=name)
         judges = [
             row
             for row in own
@@ -171,20 +177,20 @@ def orders_answer(results: Results) -> str:
             near, far = max(judges, key=lambda row: row.tau), min(judges, key=lambda row: row.tau)
             self = next(row for row in own if row.metric.startswith("the same"))
             text = "; ".join(
-                f"{word} is {title(row.metric)}, τ = {ranked(row)}"
-                for word, row in (("nearest", near), ("farthest", far))
+                f"{word}: {format_metric(row.metric)}, τ = {format_tau(row)}"
+                for word, row in (("highest agreement", near), ("lowest", far))
             )
             lines.append(
-                f"- {title(name)} on `{dataset}`: {text} (the truth agrees with itself on other images to {number(self.tau, 2)})."
+                f"- {format_metric(name)} on `{dataset}`: {text} (the ground truth with itself on other images: {format_number(self.tau, 2)})."
             )
     return "\n".join(lines) or NOTHING
 
 
 @plot("scenes-orders")
 def draw_orders(results: Results) -> Path | None:
-    """Kendall's τ between the order that a metric gives methods and the order of the known truth; a star where the interval excludes 0"""
-    rows = all_orders(results)
-    there = [pair for pair in TRUTHS if only(rows, dataset=pair[0], truth=pair[1])]
+    """Kendall's τ between the order of methods by a metric and by ground truth; a star if the interval excludes 0"""
+    rows = read_orders(results)
+    there = [pair for pair in TRUTHS if select_rows(rows, dataset=pair[0], truth=pair[1])]
     if not there:
         return None
     metrics = [
@@ -194,8 +200,8 @@ def draw_orders(results: Results) -> Path | None:
     ]
     panels, stars = {}, {}
     for among in ("all", "better half"):
-        orders_by_metric = {(row.dataset, row.truth, row.metric): row for row in only(rows, among=among)}
-        heading = {"all": "all methods", "better half": "the better half by the truth"}[among]
+        orders_by_metric = {(row.dataset, row.truth, row.metric): row for row in select_rows(rows, among=among)}
+        heading = {"all": "all methods", "better half": "the better half by ground truth"}[among]
         panels[heading] = np.array(
             [
                 [
@@ -215,11 +221,11 @@ def draw_orders(results: Results) -> Path | None:
                 for metric in metrics
             ]
         )
-    names = [f"{title(name)}, {dataset}" for dataset, name in there]
-    return grids.heat(
+    names = [f"{format_metric(name)}, {dataset}" for dataset, name in there]
+    return grids.draw_heatmap(
         "scenes-orders",
         panels,
-        [title(metric) for metric in metrics],
+        [format_metric(metric) for metric in metrics],
         names,
         "Kendall's τ (1: the same order)",
         centre=0.0,
@@ -229,24 +235,26 @@ def draw_orders(results: Results) -> Path | None:
 
 @plot("scenes-shortcut")
 def draw_shortcut(results: Results) -> Path | None:
-    """Chance that a pixel of the stamp scores above one of the thing: the biased model uses the stamp, the other does not"""
-    rows = only(results.figures("shortcut"), metric="stamp_above_thing")
+    """Probability that a pixel of the stamp scores above a pixel of the object: the biased model uses the stamp, the other does not"""
+    rows = select_rows(results.figures("shortcut"), metric="stamp_above_thing")
     if not rows:
         return None
     series = {
-        "biased model (should be 1)": only(rows, model="scenes-biased"),
-        "plain model (should be 0)": only(rows, model="scenes"),
+        "biased model (should be 1)": select_rows(rows, model="scenes-biased"),
+        "plain model (should be 0)": select_rows(rows, model="scenes"),
     }
-    return plots.dots("scenes-shortcut", series, by_contrast(results), "P(stamp above thing)", chance=0.5)
+    return plots.draw_dots("scenes-shortcut", series, sort_by_contrast(results), "P(stamp above object)", chance=0.5)
 
 
 @plot("scenes-truth")
 def draw_truth(results: Results) -> Path | None:
     """Average precision of the known evidence, by method"""
-    rows = only([*results.figures("scenes"), *results.figures("scenes-pair")], metric="ap")
+    rows = select_rows([*results.figures("scenes"), *results.figures("scenes-pair")], metric="ap")
     if not rows:
         return None
-    series = {f"{dataset}": only(rows, dataset=dataset) for dataset in dict.fromkeys(row.dataset for row in rows)}
+    series = {
+        f"{dataset}": select_rows(rows, dataset=dataset) for dataset in dict.fromkeys(row.dataset for row in rows)
+    }
     last = next(reversed(series.values()))
     order = [row.method for row in sorted(last, key=lambda row: -row.mean)]
-    return plots.dots("scenes-truth", series, order, "AP of the known evidence  (more is better)")
+    return plots.draw_dots("scenes-truth", series, order, "AP of the known evidence  (more is better)")

@@ -1,4 +1,4 @@
-"""What stands on the page about TIS."""
+"""Tables and answers of the page about TIS."""
 
 from __future__ import annotations
 
@@ -6,11 +6,20 @@ from functools import partial
 from pathlib import Path
 
 from study import plots
-from study.effects import Effect, Figure, only
-from study.names import KEPT, MODELS, SURE, TIS, UNSURE
+from study.effects import Effect, Figure, select_rows
+from study.names import MODELS, SPEC_BY_SHARE, TIS, TIS_LOGIT, TIS_PROBABILITY
 from study.pages import Results, fill, plot
-from study.sentences import FEW, amount, answer, between, counted, number, title, verdict
-from study.tables import NOTHING, gains, of, standings
+from study.sentences import (
+    FEW,
+    describe_difference,
+    format_answer,
+    format_count,
+    format_effect,
+    format_metric,
+    format_number,
+    judge,
+)
+from study.tables import NOTHING, format_differences, format_ranking, match_effects
 
 BASELINES = ("mean", "blur", "black", "random")
 OPTION = {
@@ -19,8 +28,8 @@ OPTION = {
 }
 
 
-def curve(results: Results, name: str) -> list[str]:
-    """The metrics of a plan whose name it is, baseline by baseline."""
+def list_metrics(results: Results, name: str) -> list[str]:
+    """Metrics of the plan with this name, for every baseline."""
     metrics = dict.fromkeys(row.metric for row in results.figures("tis"))
     return [
         metric
@@ -30,43 +39,41 @@ def curve(results: Results, name: str) -> list[str]:
     ]
 
 
-def curves(name: str, results: Results) -> str:
-    return standings(results.figures("tis"), curve(results, name))
+def write_curves(name: str, results: Results) -> str:
+    return format_ranking(results.figures("tis"), list_metrics(results, name))
 
 
 for _name in ("insertion", "deletion", "insertion_minus_deletion"):
-    fill(f"tis-{_name.replace('_', '-')}")(partial(curves, _name))
+    fill(f"tis-{_name.replace('_', '-')}")(partial(write_curves, _name))
 
 
-def nearest(effects: list[Effect]) -> list[Effect]:
-    """Of every model the method that comes nearest to it, or is farthest ahead."""
+def find_nearest(effects: list[Effect]) -> list[Effect]:
+    """For every model, the effect against the best of the other methods."""
     models = dict.fromkeys(row.model for row in effects)
-    return [min(only(effects, model=model), key=lambda row: row.effect) for model in models]
+    return [min(select_rows(effects, model=model), key=lambda row: row.effect) for model in models]
 
 
 PAPER = ("vitcx", "tam", "transatt", "genatt", "rollout", "bth", "btt", "rise", "ig", "smoothgrad")
 
 
 @fill("tis-first")
-def first(results: Results) -> str:
-    """Is TIS first among the paper's methods, baseline by baseline?"""
+def write_first(results: Results) -> str:
+    """Rank of TIS among the paper's methods, for every baseline."""
     lines = []
-    for metric in curve(results, "insertion_minus_deletion"):
-        rows = only(results.effects("tis-pairs"), method=TIS, metric=metric)
-        for effect in nearest([row for row in rows if row.against.split("(")[0] in PAPER]):
-            own = [verdict(row) for row in only(rows, model=effect.model) if row.against.split("(")[0] in PAPER]
-            word = {"better": "yes, first", "worse": "no", "open": "that is undecided"}.get(
-                verdict(effect), "not known"
-            )
+    for metric in list_metrics(results, "insertion_minus_deletion"):
+        rows = select_rows(results.effects("tis-pairs"), method=TIS, metric=metric)
+        for effect in find_nearest([row for row in rows if row.against.split("(")[0] in PAPER]):
+            own = [judge(row) for row in select_rows(rows, model=effect.model) if row.against.split("(")[0] in PAPER]
+            word = {"better": "yes, first", "worse": "no", "open": "undecided"}.get(judge(effect), "unknown")
             lines.append(
-                f"- {title(metric)}, {effect.model}: {word}; {amount(effect)} against `{effect.against}`, the {'best' if effect.effect < 0 else 'nearest'} of the others; ahead of {own.count('better')} of {len(own)}, behind {own.count('worse')}."
+                f"- {format_metric(metric)}, {effect.model}: {word}; {format_effect(effect)} against `{effect.against}`, the best of the others; significantly better than {own.count('better')} of {len(own)}, worse than {own.count('worse')}."
             )
     return "\n".join(lines) or NOTHING
 
 
 @fill("tis-pointing")
-def pointing(results: Results) -> str:
-    return standings(
+def write_pointing(results: Results) -> str:
+    return format_ranking(
         results.figures("tis-pointing"),
         ["pointing_game(preset='tis')", "sparseness(preset='tis-released')"],
         by="pointing_game(preset='tis')",
@@ -74,52 +81,52 @@ def pointing(results: Results) -> str:
 
 
 @fill("tis-pointing-answer")
-def pointing_answer(results: Results) -> str:
-    rows = only(results.effects("tis-pointing-pairs"), method="tis(masks=256)")
+def write_pointing_answer(results: Results) -> str:
+    rows = select_rows(results.effects("tis-pointing-pairs"), method="tis(masks=256)")
     lines = [
-        f"- Is TIS ahead of `{row.against}`, the best of the others? {answer([row])}"
-        for row in nearest(only(rows, metric="pointing_game(preset='tis')"))
+        f"- Is TIS better than `{row.against}`, the best of the others? {format_answer([row])}"
+        for row in find_nearest(select_rows(rows, metric="pointing_game(preset='tis')"))
     ]
     lines += [
-        f"- {row.model}: the sparseness of TIS lies {between(row)} GenAtt's."
-        for row in only(rows, against="genatt", metric="sparseness(preset='tis-released')")
+        f"- {row.model}: the sparseness of TIS is {describe_difference(row)} that of GenAtt."
+        for row in select_rows(rows, against="genatt", metric="sparseness(preset='tis-released')")
     ]
     return "\n".join(lines) or NOTHING
 
 
 @fill("tis-sensitivity")
-def sensitivity(results: Results) -> str:
-    return standings(
+def write_sensitivity(results: Results) -> str:
+    return format_ranking(
         results.figures("tis-sensitivity"), ["max_sensitivity(preset='tis')"], by="max_sensitivity(preset='tis')"
     )
 
 
 @fill("tis-sensitivity-answer")
-def calm(results: Results) -> str:
-    """Which maps change less than TIS's, and which more?"""
-    rows, lines = only(results.effects("tis-sensitivity-pairs"), method=TIS), []
+def write_sensitivity_answer(results: Results) -> str:
+    """Methods that are less and more sensitive than TIS."""
+    rows, lines = select_rows(results.effects("tis-sensitivity-pairs"), method=TIS), []
     for model in MODELS:
-        own = [row for row in only(rows, model=model) if row.against != "random"]
+        own = [row for row in select_rows(rows, model=model) if row.against != "random"]
         if own and own[0].n < FEW:
-            lines.append(f"- {model}, {counted(own[0].n, 'image')}: too few for a verdict; the figures are below.")
+            lines.append(f"- {model}, {format_count(own[0].n, 'image')}: too few for a verdict; the values are below.")
         elif own:
-            kinds = {word: [row for row in own if verdict(row) == word] for word in ("worse", "better")}
+            kinds = {word: [row for row in own if judge(row) == word] for word in ("worse", "better")}
             names_by_verdict = {
-                word: ", ".join(f"`{row.against}` (by {number(abs(row.effect), 3)})" for row in sorted(effects, key=lambda row: -abs(row.effect))) or "none"
+                word: ", ".join(f"`{row.against}` (by {format_number(abs(row.effect), 3)})" for row in sorted(effects, key=lambda row: -abs(row.effect))) or "none"
                 for word, effects in kinds.items()
             }  # fmt: skip
             lines.append(
-                f"- {model}, {counted(own[0].n, 'image')}: calmer than TIS are {names_by_verdict['worse']}; less calm {names_by_verdict['better']}."
+                f"- {model}, {format_count(own[0].n, 'image')}: less sensitive than TIS: {names_by_verdict['worse']}; more sensitive: {names_by_verdict['better']}."
             )
     for other in ("genatt", "rise(preset='tis', masks=1000)"):
-        own = [effect for effect in only(rows, against=other) if effect.n >= FEW]
-        lines += [f"- Is TIS calmer than `{other}`? {answer(own)}"] if own else []
+        own = [effect for effect in select_rows(rows, against=other) if effect.n >= FEW]
+        lines += [f"- Is TIS less sensitive than `{other}`? {format_answer(own)}"] if own else []
     return "\n".join(lines) or NOTHING
 
 
 @fill("tis-options")
-def options(results: Results) -> str:
-    return standings(results.figures("tis-options"), [*OPTION.values(), "faithfulness"])
+def write_options(results: Results) -> str:
+    return format_ranking(results.figures("tis-options"), [*OPTION.values(), "faithfulness"])
 
 
 CHOICES = {
@@ -127,31 +134,34 @@ CHOICES = {
     "1024 masks − 256": ("tis", "tis(masks=256)"),
     "1024 masks − 512": ("tis", "tis(masks=512)"),
     "1024 masks − 2048": ("tis", "tis(masks=2048)"),
-    "tokens leave − pixels painted over": ("tis", "tis(ablate='pixels')"),
+    "tokens removed − pixels painted over": ("tis", "tis(ablate='pixels')"),
     "probability − logit": ("tis", "tis(question='logit')"),
-    **{f"half of the tokens kept − {share}": (KEPT[0.5], KEPT[share]) for share in (0.1, 0.3, 0.7, 0.9)},
+    **{
+        f"half of the tokens kept − {share}": (SPEC_BY_SHARE[0.5], SPEC_BY_SHARE[share])
+        for share in (0.1, 0.3, 0.7, 0.9)
+    },
 }
 
 
 @fill("tis-tokens")
-def tokens(results: Results) -> str:
-    """What removing tokens brings over painting pixels, masks over fewer masks, softmax over logit."""
+def write_choices(results: Results) -> str:
+    """Effects of the options of TIS: removing tokens or painting pixels, number of masks, probability or logit."""
     rows = results.effects("tis-options-pairs")
     if not rows:
         return NOTHING
     lines = []
     for words, (method, against) in CHOICES.items():
-        own = only(rows, metric="faithfulness", method=method, against=against)
-        lines += [f"- {words}: is the first more faithful? {answer(own)}"] if own else []
-    columns = {f"{title(metric)}<br>{model}": of(model, metric) for metric in (*OPTION.values(), "faithfulness") for model in MODELS}  # fmt: skip
-    return "\n".join(lines) + "\n\n" + gains(rows, CHOICES, columns)
+        own = select_rows(rows, metric="faithfulness", method=method, against=against)
+        lines += [f"- {words}: is the first more faithful? {format_answer(own)}"] if own else []
+    columns = {f"{format_metric(metric)}<br>{model}": match_effects(model, metric) for metric in (*OPTION.values(), "faithfulness") for model in MODELS}  # fmt: skip
+    return "\n".join(lines) + "\n\n" + format_differences(rows, CHOICES, columns)
 
 
 @plot("tis-options")
 def draw_options(results: Results) -> Path | None:
     """Faithfulness of TIS by number of masks (half of the tokens kept), and by the share of tokens kept (512 masks)"""
     figures_by_method = {
-        (row.model, row.method): row for row in only(results.figures("tis-options"), metric="faithfulness")
+        (row.model, row.method): row for row in select_rows(results.figures("tis-options"), metric="faithfulness")
     }
     if not figures_by_method:
         return None
@@ -168,63 +178,68 @@ def draw_options(results: Results) -> Path | None:
         "share of tokens kept": {
             model: [
                 (k, figures_by_method[model, spec])
-                for k, spec in sorted(KEPT.items())
+                for k, spec in sorted(SPEC_BY_SHARE.items())
                 if (model, spec) in figures_by_method
             ]
             for model in MODELS
         },
     }
-    return plots.lines(
+    return plots.draw_lines(
         "tis-options",
         panels,
         dict(zip(panels, ("masks", "share kept"), strict=True)),
-        f"{title('faithfulness')}  (more is better)",
+        f"{format_metric('faithfulness')}  (more is better)",
     )
 
 
 @plot("tis-disagreement")
 def draw_gaps(results: Results) -> Path | None:
-    """Pointing game on wrongly classified images, by how much surer the model is of its own class than of the true one; gaps with eight images or more"""
-    rows = only(results.figures("tis-disagreement-gaps"), metric="pointing_game(preset='tis')")
+    """Pointing game on wrongly classified images, by the difference between the probabilities of the predicted and the true class; groups with eight images or more"""
+    rows = select_rows(results.figures("tis-disagreement-gaps"), metric="pointing_game(preset='tis')")
     if not rows:
         return None
     panels = {}
     for model in MODELS:
         curves = {}
-        for method, word in ((SURE, "probability"), (UNSURE, "logit")):
+        for method, word in ((TIS_PROBABILITY, "probability"), (TIS_LOGIT, "logit")):
             for role, of_class in (("label", "true class"), ("predicted", "predicted class")):
-                own = only(rows, model=model, method=method, explained=role)
-                curves[f"TIS, {word}, {of_class}"] = [(middle(row), row) for row in own if row.n >= FEW]
+                own = select_rows(rows, model=model, method=method, explained=role)
+                curves[f"TIS, {word}, {of_class}"] = [(parse_gap_centre(row), row) for row in own if row.n >= FEW]
         panels[model] = curves
-    return plots.lines(
+    return plots.draw_lines(
         "tis-disagreement", panels, "p(predicted) − p(true)", "pointing game  (more is better)", bars=True
     )
 
 
-def middle(row: Figure) -> float:
+def parse_gap_centre(row: Figure) -> float:
     low, high = row.dataset.rsplit("gap ", 1)[1].split("–")
     return (float(low) + float(high)) / 2
 
 
 @fill("tis-disagreement")
-def disagreement(results: Results) -> str:
-    """Gap by gap: does the map of the true class lie on it as often as that of the predicted one, and does the logit help?"""
-    rows = only(results.effects("tis-disagreement-gap-pairs"), metric="pointing_game(preset='tis')")
+def write_gaps(results: Results) -> str:
+    """For every range of the probability gap: true minus predicted class, and logit minus probability, in the pointing game."""
+    rows = select_rows(results.effects("tis-disagreement-gap-pairs"), metric="pointing_game(preset='tis')")
     lines = []
     for model in MODELS:
-        lines += usable(results, model)
-        for row in only(rows, model=model, method=SURE, against="predicted class"):
-            where = f"gap {row.dataset.rsplit('gap ', 1)[1]}, {model}, {counted(row.n, 'image')}"
+        lines += describe_usable(results, model)
+        for row in select_rows(rows, model=model, method=TIS_PROBABILITY, against="predicted class"):
+            where = f"gap {row.dataset.rsplit('gap ', 1)[1]}, {model}, {format_count(row.n, 'image')}"
             if row.n < FEW:
-                lines.append(f"- {where}: too few to say anything.")
+                lines.append(f"- {where}: too few images for a verdict.")
                 continue
-            logit = only(rows, model=model, dataset=row.dataset, method=UNSURE, against=SURE)
+            logit = select_rows(rows, model=model, dataset=row.dataset, method=TIS_LOGIT, against=TIS_PROBABILITY)
             lines.append(
-                f"- {where}: true class − predicted class {amount_in_words(row)}; logit − probability, both of the true class, {amount_in_words(logit[0]) if logit else '–'}."
+                f"- {where}: true class − predicted class {format_frequency(row)}; logit − probability, both of the true class, {format_frequency(logit[0]) if logit else '–'}."
             )
-    share = only(results.effects("tis-disagreement-gap-pairs"), metric="energy_pointing", method=UNSURE, against=SURE)
+    share = select_rows(
+        results.effects("tis-disagreement-gap-pairs"),
+        metric="energy_pointing",
+        method=TIS_LOGIT,
+        against=TIS_PROBABILITY,
+    )
     for model in MODELS:
-        parts = [f"gap {row.dataset.rsplit('gap ', 1)[1]} {amount(row)} ({counted(row.n, 'image')})" for row in only(share, model=model) if row.n >= FEW]  # fmt: skip
+        parts = [f"gap {row.dataset.rsplit('gap ', 1)[1]} {format_effect(row)} ({format_count(row.n, 'image')})" for row in select_rows(share, model=model) if row.n >= FEW]  # fmt: skip
         lines += (
             [f"- Share of the map in the box (energy pointing), logit − probability, {model}: {'; '.join(parts)}."]
             if parts
@@ -233,19 +248,19 @@ def disagreement(results: Results) -> str:
     return "\n".join(lines) or NOTHING
 
 
-def usable(results: Results, model: str) -> list[str]:
-    """How many images the pointing game can use: boxes that cover half or more leave nothing to miss."""
-    rows = only(results.figures("tis-disagreement-gaps"), metric="pointing_game(preset='tis')", model=model, method=SURE, explained="label")  # fmt: skip
-    defined, lost = (sum(getattr(row, name) for row in rows) for name in ("n", "undefined"))
+def describe_usable(results: Results, model: str) -> list[str]:
+    """Number of images that the pointing game can use: those whose boxes cover less than half."""
+    rows = select_rows(results.figures("tis-disagreement-gaps"), metric="pointing_game(preset='tis')", model=model, method=TIS_PROBABILITY, explained="label")  # fmt: skip
+    defined, undefined = (sum(getattr(row, name) for row in rows) for name in ("n", "undefined"))
     return (
         [
-            f"- {model}: of {counted(defined + lost, 'image')} that it gets wrong {defined} have boxes that cover less than half."
+            f"- {model}: of {format_count(defined + undefined, 'image')} that it classifies wrongly, {defined} have boxes that cover less than half."
         ]
         if rows
         else []
     )
 
 
-def amount_in_words(row: Effect) -> str:
+def format_frequency(row: Effect) -> str:
     words = {"better": "more often", "worse": "less often", "open": "no significant difference"}
-    return amount(row) if row.low == row.high else f"{amount(row)} ({words.get(verdict(row), 'not known')})"
+    return format_effect(row) if row.low == row.high else f"{format_effect(row)} ({words.get(judge(row), 'unknown')})"

@@ -1,4 +1,4 @@
-"""Tables as colours, with their numbers in them."""
+"""Heat maps of tables, with numbers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from study.plots import ORANGE, STYLE, plt, saved
-from study.sentences import number
+from study.plots import ORANGE, STYLE, plt, save_figure
+from study.sentences import format_number
 
 
-def heat(
+def draw_heatmap(
     name: str,
     panels: Mapping[str, np.ndarray],
     down: Sequence[str],
@@ -22,9 +22,9 @@ def heat(
     stars: Mapping[str, np.ndarray] | None = None,
     centre: float | None = None,
 ) -> Path:
-    """A table as colours with its numbers in it; `boxed` cells have a frame, `stars` a star. Wide ones stand above each other.
+    """Heat map with numbers; `boxed` cells have a frame, cells in `stars` a star. Wide panels are stacked vertically.
 
-    Without a centre every panel has a scale of its own, from its lower tenth to its best.
+    Without a centre every panel has its own scale, from its 0.1 quantile to its maximum.
     """
     with plt.rc_context({**STYLE, "axes.grid": False}):
         wide = len(across) > 10
@@ -34,18 +34,18 @@ def heat(
         figure, axes = plt.subplots(
             *shape, figsize=whole, sharex=wide, sharey=not wide, squeeze=False, layout="constrained"
         )
-        known = np.concatenate([table.ravel() for table in panels.values()])
+        all_values = np.concatenate([table.ravel() for table in panels.values()])
         for axis, (heading, values) in zip(axes.flat, panels.items(), strict=True):
             colours, ends = "cividis", (np.nanquantile(values, 0.1), np.nanmax(values))
             if centre is not None:
-                reach = np.nanmax(np.abs(known - centre))
+                reach = np.nanmax(np.abs(all_values - centre))
                 colours, ends = "RdBu", (centre - reach, centre + reach)
             drawn = axis.imshow(values, cmap=colours, vmin=ends[0], vmax=ends[1], aspect="auto")
             for i, j in np.ndindex(*values.shape):
                 if not isnan(values[i, j]):
                     star = "*" if stars is not None and stars[heading][i, j] else ""
-                    text = number(float(values[i, j]), 2) + star
-                    axis.text(j, i, text, ha="center", va="center", fontsize=6.6, color=ink(drawn, values[i, j]))
+                    text = format_number(float(values[i, j]), 2) + star
+                    axis.text(j, i, text, ha="center", va="center", fontsize=6.6, color=choose_ink(drawn, values[i, j]))
                 if boxed is not None and boxed[i, j]:
                     frame = plt.Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, edgecolor=ORANGE, linewidth=1.3)
                     axis.add_patch(frame)
@@ -55,14 +55,14 @@ def heat(
             axis.tick_params(length=0)
             axis.spines[:].set_visible(False)
             if centre is None or axis is axes.flat[-1]:
-                beside = axis if centre is None else axes.ravel().tolist()
-                bar = figure.colorbar(drawn, ax=beside, fraction=0.03, pad=0.015, extend="min" if centre is None else "neither")  # fmt: skip
+                colorbar_axes = axis if centre is None else axes.ravel().tolist()
+                bar = figure.colorbar(drawn, ax=colorbar_axes, fraction=0.03, pad=0.015, extend="min" if centre is None else "neither")  # fmt: skip
                 bar.set_label(unit)
                 bar.outline.set_visible(False)
-        return saved(figure, name)
+        return save_figure(figure, name)
 
 
-def ink(drawn: Any, value: float) -> str:
-    """White on dark, black on light."""
+def choose_ink(drawn: Any, value: float) -> str:
+    """Text colour on a cell: white on dark, black on light."""
     red, green, blue, _ = drawn.cmap(drawn.norm(value))
     return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 0.55 else "black"

@@ -1,13 +1,13 @@
-"""Pages whose tables, plots and answers stand between `<!-- table: NAME -->` and `<!-- end -->`, and what fills them."""
+"""Pages with slots for tables, plots and answers, `<!-- table: NAME -->` to `<!-- end -->`, and the functions that fill them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
-from study.effects import Effect, Figure, loaded
+from study.effects import Effect, Figure, load_rows
 from study.special import Order
 
 HERE = Path(__file__).parent
@@ -17,21 +17,17 @@ PLOTS: dict[str, Callable[[Results], Path | None]] = {}
 
 
 class Results:
-    """The tidy tables of a folder, each read once; what was not measured yet is empty."""
+    """Tables of a folder, each read once; tables that do not exist are empty."""
 
     def __init__(self, folder: Path = HERE / "results") -> None:
         self.folder = folder
-        self.figures = lru_cache(None)(lambda name: loaded(folder / f"{name}.csv", Figure))
-        self.effects = lru_cache(None)(lambda name: loaded(folder / f"{name}.csv", Effect))
-        self.orders = lru_cache(None)(lambda name: loaded(folder / f"{name}.csv", Order))
-
-    @cached_property
-    def there(self) -> set[str]:
-        return {path.stem for path in self.folder.glob("*.csv")}
+        self.figures = lru_cache(None)(lambda name: load_rows(folder / f"{name}.csv", Figure))
+        self.effects = lru_cache(None)(lambda name: load_rows(folder / f"{name}.csv", Effect))
+        self.orders = lru_cache(None)(lambda name: load_rows(folder / f"{name}.csv", Order))
 
 
 def fill(name: str):
-    """Register a function of the results that writes a table or an answer."""
+    """Register a function that writes a table or an answer from the results."""
 
     def add(function: Callable[[Results], str]) -> Callable[[Results], str]:
         FILLS[name] = function
@@ -41,7 +37,7 @@ def fill(name: str):
 
 
 def plot(name: str):
-    """Register a function of the results that draws images/NAME.svg, or returns None where there is nothing to draw."""
+    """Register a function that draws images/NAME.svg from the results; it returns None if there is nothing to draw."""
 
     def add(function: Callable[[Results], Path | None]) -> Callable[[Results], Path | None]:
         PLOTS[name] = function
@@ -50,37 +46,44 @@ def plot(name: str):
     return add
 
 
-def filled(text: str, results: Results, page: str = "") -> str:
-    """A page with every slot filled anew."""
+def fill_page(text: str, results: Results, page: str = "") -> str:
+    """A page with every slot filled from the results."""
 
-    def put(match: re.Match[str]) -> str:
+    def fill_slot(match: re.Match[str]) -> str:
         kind, name = match.groups()
         if kind == "plot":
             if name not in PLOTS:
                 raise LookupError(f"{page} asks for the plot {name!r}; known: {', '.join(sorted(PLOTS))}")
-            there = (HERE / "images" / f"{name}.svg").is_file()
-            image = f"images/{name}.svg"  # a link to itself, since a phone shows it small
-            inside = f"[![{caption(name)}]({image})]({image})\n\n*{caption(name)}.*" if there else "*Not measured yet.*"
+            exists = (HERE / "images" / f"{name}.svg").is_file()
+            image = f"images/{name}.svg"  # linked, since it is small on a phone
+            inside = (
+                f"[![{get_caption(name)}]({image})]({image})\n\n*{get_caption(name)}.*"
+                if exists
+                else "*Not measured yet.*"
+            )
         else:
             if name not in FILLS:
                 raise LookupError(f"{page} asks for {kind} {name!r}; known: {', '.join(sorted(FILLS))}")
             inside = FILLS[name](results)
         return f"<!-- {kind}: {name} -->\n\n{inside}\n\n<!-- end -->"
 
-    return SLOT.sub(put, text)
+    return SLOT.sub(fill_slot, text)
 
 
-def caption(plot: str) -> str:
-    """What it shows, in the words of the function that draws it."""
+def get_caption(plot: str) -> str:
+    """Caption of a plot: the docstring of the function that draws it."""
     return (PLOTS[plot].__doc__ or plot).strip()
 
 
-QUOTING = (HERE.parents[1] / "README.md", HERE.parent / "how-to" / "which-method.md")  # slots outside the study
+QUOTING = (
+    HERE.parents[1] / "README.md",
+    HERE.parent / "how-to" / "which-method.md",
+)  # pages outside the study with slots
 
 
-def pages() -> list[Path]:
+def list_pages() -> list[Path]:
     return sorted(HERE.glob("*.md"))
 
 
-def slots() -> set[str]:
-    return {name for page in (*pages(), *QUOTING) for _, name in SLOT.findall(page.read_text(encoding="utf-8"))}
+def list_slots() -> set[str]:
+    return {name for page in (*list_pages(), *QUOTING) for _, name in SLOT.findall(page.read_text(encoding="utf-8"))}

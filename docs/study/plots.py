@@ -1,4 +1,4 @@
-"""Plots of tidy rows, as SVG: colours that everybody can tell apart, marks that survive a black-and-white print."""
+"""Plots as SVG, in colours for colour-blind readers and with markers that differ in black and white."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import FixedLocator, NullLocator
 from study.effects import Effect, Figure
-from study.sentences import title
+from study.sentences import format_metric
 
 IMAGES = Path(__file__).parent / "images"
 BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY, BLACK, GREY = (
@@ -30,8 +30,8 @@ STYLE = {
 WAYS = {"more": "more is better", "less": "less is better", "": ""}
 
 
-def saved(figure: Any, name: str) -> Path:
-    """The same bytes for the same rows."""
+def save_figure(figure: Any, name: str) -> Path:
+    """Save a figure without date and random ids, so that the same rows give the same bytes."""
     IMAGES.mkdir(exist_ok=True)
     path = IMAGES / f"{name}.svg"
     figure.savefig(path, metadata={"Date": None, "Creator": None}, bbox_inches="tight")
@@ -39,8 +39,8 @@ def saved(figure: Any, name: str) -> Path:
     return path
 
 
-def short(method: str) -> str:
-    """A spec where there is little room."""
+def shorten_spec(method: str) -> str:
+    """A shorter form of a spec for labels."""
     for long, brief in (
         ("question=", ""),
         ("preset=", ""),
@@ -54,17 +54,17 @@ def short(method: str) -> str:
     return method
 
 
-def arms(rows: Sequence[Figure | Effect]) -> np.ndarray:
-    """How far intervals reach to either side; 0 where there is none."""
+def compute_arms(rows: Sequence[Figure | Effect]) -> np.ndarray:
+    """Lengths of the intervals below and above the values, [2, rows]; 0 where there is none."""
     middle = [row.effect if isinstance(row, Effect) else row.mean for row in rows]
     ends = np.array([[at - row.low, row.high - at] for at, row in zip(middle, rows, strict=True)]).reshape(-1, 2).T
     return np.nan_to_num(np.clip(ends, 0, None))
 
 
-def forest(
+def draw_forest(
     name: str, panels: Mapping[str, Sequence[Effect]], labels: Sequence[str], row: Any, series: Mapping[str, Any]
 ) -> Path:
-    """Effects with intervals, one row per label, one panel per metric, a mark per series. `row(effect)` and series say where."""
+    """Effects with intervals: a panel per metric, a row per label (`row(effect)`), a marker per series (a predicate of effects)."""
     with plt.rc_context(STYLE):
         down = 1 if len(panels) <= 5 else 2
         wide = -(-len(panels) // down)
@@ -72,16 +72,16 @@ def forest(
         figure, axes = plt.subplots(down, wide, figsize=size, sharey=True, squeeze=False)
         for axis, (heading, effects) in zip(axes.flat, panels.items(), strict=True):
             axis.axvline(0, color=BLACK, linewidth=0.8)
-            for place, (word, wanted) in enumerate(series.items()):
+            for place, (word, matches) in enumerate(series.items()):
                 shift = 0.16 * (len(series) + 1) * (place / max(len(series) - 1, 1) - 0.5) * (len(series) > 1)
                 own = [
                     effect_row
                     for effect_row in effects
-                    if wanted(effect_row) and row(effect_row) in labels and not isnan(effect_row.effect)
+                    if matches(effect_row) and row(effect_row) in labels and not isnan(effect_row.effect)
                 ]
                 heights = [labels.index(row(effect_row)) + shift for effect_row in own]
                 axis.errorbar(
-                    [effect_row.effect for effect_row in own], heights, xerr=arms(own), fmt=MARKS[place], markersize=3.6,
+                    [effect_row.effect for effect_row in own], heights, xerr=compute_arms(own), fmt=MARKS[place], markersize=3.6,
                     color=COLOURS[place % 2 if len(series) == 4 else place], markerfacecolor="white" if len(series) == 4 and place >= 2 else None,
                     linewidth=0.9, label=word, zorder=3,
                 )  # fmt: skip
@@ -92,10 +92,10 @@ def forest(
         axes[0, 0].set_ylim(len(labels) - 0.4, -0.6)
         figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
         figure.tight_layout()
-        return saved(figure, name)
+        return save_figure(figure, name)
 
 
-def lines(
+def draw_lines(
     name: str,
     panels: Mapping[str, Mapping[str, Sequence[tuple[float, Figure]]]],
     across: str | Mapping[str, str],
@@ -103,7 +103,7 @@ def lines(
     mark: float | None = None,
     bars: bool = False,
 ) -> Path:
-    """Curves with intervals over a number, as bands or, where they would cover each other, as bars; one panel per model."""
+    """Curves with intervals as bands, or as bars if bands would overlap; one panel per model."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, len(panels), figsize=(3.7 * len(panels), 3.2), squeeze=False)
         for axis, (heading, curves) in zip(axes[0], panels.items(), strict=True):
@@ -123,7 +123,7 @@ def lines(
                 )
                 if bars:
                     x = [at + 0.012 * (place - (len(curves) - 1) / 2) for at in x]
-                    axis.errorbar(x, [row.mean for row in rows], yerr=arms(rows), fmt="none", ecolor=COLOURS[place], elinewidth=0.9)  # fmt: skip
+                    axis.errorbar(x, [row.mean for row in rows], yerr=compute_arms(rows), fmt="none", ecolor=COLOURS[place], elinewidth=0.9)  # fmt: skip
                     line.set_xdata(x)
                     continue
                 axis.fill_between(
@@ -139,24 +139,24 @@ def lines(
             axis.set_ylabel(up)
         figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=4)
         figure.tight_layout()
-        return saved(figure, name)
+        return save_figure(figure, name)
 
 
-def scatter(
+def draw_scatter(
     name: str,
     panels: Mapping[str, Sequence[tuple[str, Figure | float, Figure]]],
     across: str,
     up: str | Mapping[str, str],
     log: bool = False,
-    say: Mapping[str, str] | None = None,
+    names: Mapping[str, str] | None = None,
     orange: Sequence[str] | None = None,
     level: float | None = None,
     levels: Mapping[str, Mapping[str, float]] | None = None,
     frontier: bool = False,
 ) -> Path:
-    """Methods as points with intervals; those in `say` by that name, those in `orange` (or `say`) in that colour.
+    """Methods as points with intervals; `names` are labels of methods, those in `orange` (default: `names`) are orange.
 
-    `levels` are named dotted lines by panel; `frontier` joins the points above which nothing to their left lies.
+    `levels` are named dotted lines by panel; `frontier` connects the points that no cheaper point exceeds.
     """
     with plt.rc_context(STYLE):
         down = (len(panels) + 1) // 2  # two beside each other
@@ -180,37 +180,37 @@ def scatter(
                 axis.step(*zip(*best, strict=True), where="post", color=GREY, linewidth=1.1, zorder=1)
             for word, x, y in points:
                 at = x if isinstance(x, float) else x.mean
-                sides = None if isinstance(x, float) else arms([x])
-                spread = arms([y])
-                colour = ORANGE if word in (orange or say or ()) else BLUE
+                sides = None if isinstance(x, float) else compute_arms([x])
+                spread = compute_arms([y])
+                colour = ORANGE if word in (orange or names or ()) else BLUE
                 thin = (*mpl.colors.to_rgb(colour), 0.4)
                 axis.errorbar(at, y.mean, xerr=sides, yerr=spread, fmt="o", markersize=3.4, color=colour, ecolor=thin, elinewidth=0.7, zorder=3)  # fmt: skip
             if log:
                 left, right = axis.get_xlim()
                 axis.set_xlim(left, right * 2.5)
             named = [
-                (say[word], x if isinstance(x, float) else x.mean, y.mean)
+                (names[word], x if isinstance(x, float) else x.mean, y.mean)
                 for word, x, y in points
-                if say is not None and word in say
+                if names is not None and word in names
             ]
-            label(axis, named, log)
+            label_points(axis, named, log)
             axis.set_title(heading)
             axis.set_xlabel(across)
             axis.set_ylabel(up if isinstance(up, str) else up[heading])
         figure.tight_layout()
-        return saved(figure, name)
+        return save_figure(figure, name)
 
 
-def label(axis: Any, points: Sequence[tuple[str, float, float]], log: bool) -> None:
-    """Names to the right of their points, moved up where they would lie on each other."""
+def label_points(axis: Any, points: Sequence[tuple[str, float, float]], log: bool) -> None:
+    """Write names to the right of their points, moved up where they would overlap."""
     (left, right), (low, high) = axis.get_xlim(), axis.get_ylim()
     place = (lambda x: np.log(x / left) / np.log(right / left)) if log else (lambda x: (x - left) / (right - left))
-    taken: list[tuple[float, float]] = []
+    occupied: list[tuple[float, float]] = []
     for word, x, y in sorted(points, key=lambda row: row[2]):
         across, up = place(x), (y - low) / (high - low)
-        while any(abs(across - a) < 0.45 and abs(up - u) < 0.045 for a, u in taken):
+        while any(abs(across - a) < 0.45 and abs(up - u) < 0.045 for a, u in occupied):
             up += 0.005
-        taken.append((across, up))
+        occupied.append((across, up))
         line = {"arrowstyle": "-", "linewidth": 0.4, "color": GREY, "shrinkA": 0, "shrinkB": 2}
         axis.annotate(
             word,
@@ -225,10 +225,10 @@ def label(axis: Any, points: Sequence[tuple[str, float, float]], log: bool) -> N
         )
 
 
-def dots(
+def draw_dots(
     name: str, rows: Mapping[str, Sequence[Figure]], labels: Sequence[str], across: str, chance: float | None = None
 ) -> Path:
-    """Figures with intervals, methods down, a mark per series."""
+    """Figures with intervals: a row per method, a marker per series."""
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(6.2, 0.9 + 0.2 * len(labels)))
         if chance is not None:
@@ -238,17 +238,17 @@ def dots(
             shift = 0.5 * (place / (len(rows) - 1) - 0.5) if len(rows) > 1 else 0.0
             axis.errorbar(
                 [row.mean for row in own], [labels.index(row.method) + shift for row in own],
-                xerr=arms(own), fmt=MARKS[place], markersize=3.8, color=COLOURS[place], linewidth=0.9, label=word,
+                xerr=compute_arms(own), fmt=MARKS[place], markersize=3.8, color=COLOURS[place], linewidth=0.9, label=word,
             )  # fmt: skip
-        axis.set_yticks(range(len(labels)), [short(label) for label in labels])
+        axis.set_yticks(range(len(labels)), [shorten_spec(label) for label in labels])
         axis.set_ylim(len(labels) - 0.4, -0.6)
         axis.set_xlabel(across)
         axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
         figure.tight_layout()
-        return saved(figure, name)
+        return save_figure(figure, name)
 
 
-def unit_of(row: Figure) -> str:
-    """An axis: the metric and its direction."""
+def format_axis_title(row: Figure) -> str:
+    """Title of an axis: the metric and its direction."""
     way = WAYS[row.better]
-    return title(row.metric) + (f"  ({way})" if way else "")
+    return format_metric(row.metric) + (f"  ({way})" if way else "")

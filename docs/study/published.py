@@ -1,4 +1,4 @@
-"""How far an order of methods is that of TokenTM's first version (tables 2, 3 and 4)."""
+"""Agreement of orders of methods with those of TokenTM's first version (tables 2, 3 and 4)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import nan
 
 import numpy as np
 from study.sheets import Sheet
-from study.special import Order, agreement, around
+from study.special import Order, centre_interval, correlate_ranks
 
 from vitreous.bench.resample import resample_values
 from vitreous.metrics.published import published_tables
@@ -29,7 +29,7 @@ COLUMNS = {  # (measure, explained class) by column of tables 2, 3 (AOPC and LOd
 }
 
 
-def columns_of(*names: str) -> dict[tuple[str, str], tuple[float, ...]]:
+def read_columns(*names: str) -> dict[tuple[str, str], tuple[float, ...]]:
     """Values of all methods in the columns of published tables, by measure and explained class."""
     columns = {}
     for name in names:
@@ -41,15 +41,15 @@ def columns_of(*names: str) -> dict[tuple[str, str], tuple[float, ...]]:
 
 
 METHODS = tuple(published_tables()["tokentm:table2"].rows)
-TABLES, STEPS = columns_of("table2", "table3"), columns_of("table4")
+TABLES, STEPS = read_columns("table2", "table3"), read_columns("table4")
 
 
-def sheets_of_tables(sheets: Sequence[Sheet], tables: Mapping[tuple[str, str], tuple[float, ...]]) -> list[Sheet]:
-    """The sheets of one model that have a published column."""
+def select_sheets(sheets: Sequence[Sheet], tables: Mapping[tuple[str, str], tuple[float, ...]]) -> list[Sheet]:
+    """Sheets of a model that have a published column."""
     return [sheet for sheet in sheets if (sheet.metric, sheet.explained) in tables]
 
 
-def same_order(
+def compare_with_tables(
     sheets: Sequence[Sheet],
     tables: Mapping[tuple[str, str], tuple[float, ...]],
     methods: Sequence[str],
@@ -57,19 +57,19 @@ def same_order(
     draws: int = 1000,
 ) -> Order:
     """Rank correlation with the published order, mean over the measures of a plan; all measures are resampled together."""
-    own, pairs = sheets_of_tables(sheets, tables), []
+    own, pairs = select_sheets(sheets, tables), []
     for sheet in own:
         sign = -1 if sheet.higher is False else 1
-        theirs = sign * np.array(tables[sheet.metric, sheet.explained])
+        published_values = sign * np.array(tables[sheet.metric, sheet.explained])
         rows = {method: sheet.row(method) for method in methods}
-        drawn = resample_values(rows, sheet.reduce, sheet.pictures, draws, seed=0)
+        drawn = resample_values(rows, sheet.reduce, sheet.images, draws, seed=0)
         whole = np.array([[float(sheet.reduce(rows[method]))] for method in methods])
-        ours = np.concatenate([whole, np.stack([drawn[method] for method in methods])], 1)
-        pairs.append([agreement(sign * column, theirs) for column in ours.T])
+        measured = np.concatenate([whole, np.stack([drawn[method] for method in methods])], 1)
+        pairs.append([correlate_ranks(sign * column, published_values) for column in measured.T])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # no order in any measure is no order: NaN
+        warnings.simplefilter("ignore", RuntimeWarning)  # NaN if no measure defines an order
         means = np.nanmean(pairs, 0) if pairs else np.full((2, 2), nan)
     (tau, rho), spread = means[0], means[1:]
     where = (own[0].model, own[0].dataset, word, "published", f"{len(own)} measures", len(methods))
-    pictures = len(set(own[0].pictures))
-    return Order(*where, pictures, tau, *around(tau, spread[:, 0]), rho, *around(rho, spread[:, 1]))
+    images = len(set(own[0].images))
+    return Order(*where, images, tau, *centre_interval(tau, spread[:, 0]), rho, *centre_interval(rho, spread[:, 1]))

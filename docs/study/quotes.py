@@ -1,4 +1,4 @@
-"""Numbers for what a person concluded: each is looked up in the results, and so is whether it says what the sentence says."""
+"""Numbers for conclusions that are written by hand: each is looked up in the results, and its claim is checked against them."""
 
 from __future__ import annotations
 
@@ -7,85 +7,102 @@ from dataclasses import dataclass, field
 from math import isnan
 from typing import Any
 
-from study.effects import only
+from study.effects import select_rows
 from study.names import MODELS
 from study.pages import Results, fill
-from study.sentences import amount, digits_of, number, ranked, verdict
+from study.sentences import count_digits, format_effect, format_number, format_tau, judge
 
-SHORT: dict[str, Callable[[Quotes], str]] = {}  # on pages of the study
-ELSEWHERE: dict[str, Callable[[Quotes], str]] = {}
+CONCLUSIONS: dict[str, Callable[[Quotes], str]] = {}  # of pages of the study
+QUOTED_CONCLUSIONS: dict[str, Callable[[Quotes], str]] = {}  # of other pages
 
 
 @dataclass
 class Quotes:
-    """Looks numbers up for sentences; what contradicts them is in `wrong`."""
+    """Looks up numbers for sentences and collects claims that the results contradict in `errors`.
+
+    `expected` is the verdict that the sentence states: "better", "worse" or "open" for an effect, and "together", "apart" or
+    "open" for two orders; "worse|open" allows either. Methods for both models return "ViT-Tiny's / DeiT-Tiny's" numbers.
+    Further keywords are fields of the row to look up.
+    """
 
     results: Results
-    wrong: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
-    def one(self, says: str, method: str, against: str, table: str, metric: str, model: str, **where: Any) -> str:
-        """An effect of which the sentence says that it is "better", "worse" or "open"; "worse|open" is not better."""
-        fields = {"metric": metric, "model": model, **where}
-        rows = only(self.results.effects(table), method=method, against=against, **fields)
+    def format_effect(
+        self, expected: str, method: str, against: str, table: str, metric: str, model: str, **fields: Any
+    ) -> str:
+        """An effect with its interval."""
+        fields = {"metric": metric, "model": model, **fields}
+        rows = select_rows(self.results.effects(table), method=method, against=against, **fields)
         if len(rows) != 1:
-            self.wrong.append(f"{table} has {len(rows)} rows of {method} − {against} by {metric} on {model}")
+            self.errors.append(f"{table} has {len(rows)} rows of {method} − {against} by {metric} on {model}")
             return "–"
-        self.holds(verdict(rows[0]) in says.split("|"), f"{method} − {against} by {metric} on {model} is {says}")
-        return amount(rows[0])
+        self.require(
+            judge(rows[0]) in expected.split("|"), f"{method} − {against} by {metric} on {model} is {expected}"
+        )
+        return format_effect(rows[0])
 
-    def both(self, says: str, method: str, against: str, table: str, metric: str, **where: Any) -> str:
-        """ViT-Tiny's / DeiT-Tiny's; two verdicts are given as "better/open"."""
-        first, _, second = says.partition("/")
-        words = dict(zip(MODELS, (first, second or first), strict=True))
-        return " / ".join(self.one(words[model], method, against, table, metric, model, **where) for model in MODELS)
+    def format_effects(self, expected: str, method: str, against: str, table: str, metric: str, **fields: Any) -> str:
+        """Effects of both models; verdicts that differ are written as "better/open"."""
+        first, _, second = expected.partition("/")
+        verdicts = zip(MODELS, (first, second or first), strict=True)
+        return " / ".join(
+            self.format_effect(verdict, method, against, table, metric, model, **fields) for model, verdict in verdicts
+        )
 
-    def figure(self, method: str, table: str, metric: str, model: str, **where: Any) -> str:
-        """A mean, without its interval."""
-        rows = only(self.results.figures(table), method=method, metric=metric, model=model, **where)
+    def format_mean(self, method: str, table: str, metric: str, model: str, **fields: Any) -> str:
+        """A mean without its interval."""
+        rows = select_rows(self.results.figures(table), method=method, metric=metric, model=model, **fields)
         if len(rows) != 1:
-            self.wrong.append(f"{table} has {len(rows)} rows of {method} by {metric} on {model}")
-        return number(rows[0].mean, min(2, digits_of(metric))) if rows else "–"
+            self.errors.append(f"{table} has {len(rows)} rows of {method} by {metric} on {model}")
+        return format_number(rows[0].mean, min(2, count_digits(metric))) if rows else "–"
 
-    def figures(self, method: str, table: str, metric: str, **where: Any) -> str:
-        return " / ".join(self.figure(method, table, metric, model, **where) for model in MODELS)
+    def format_means(self, method: str, table: str, metric: str, **fields: Any) -> str:
+        """Means of both models."""
+        return " / ".join(self.format_mean(method, table, metric, model, **fields) for model in MODELS)
 
-    def order(self, says: str, table: str, metric: str, truth: str, among: str = "all", **where: Any) -> str:
-        """Kendall's τ, of which the sentence says that orders go "together", "apart", or that it is "open"."""
-        rows = only(self.results.orders(table), metric=metric, truth=truth, among=among, **where)
+    def format_order(
+        self, expected: str, table: str, metric: str, truth: str, among: str = "all", **fields: Any
+    ) -> str:
+        """Kendall's τ of two orders of methods with its interval."""
+        rows = select_rows(self.results.orders(table), metric=metric, truth=truth, among=among, **fields)
         if len(rows) != 1 or isnan(rows[0].tau):
-            self.wrong.append(f"{table} has no one order of {metric} and {truth} among {among}")
+            self.errors.append(f"{table} has no unique order of {metric} and {truth} among {among}")
             return "–"
         relation = "together" if rows[0].tau_low > 0 else "apart" if rows[0].tau_high < 0 else "open"
-        self.holds(relation in says.split("|"), f"{metric} and {truth} among {among} in {table} go {says}")
-        return ranked(rows[0])
+        self.require(relation in expected.split("|"), f"{metric} and {truth} among {among} in {table} go {expected}")
+        return format_tau(rows[0])
 
-    def orders(self, says: str, table: str, metric: str, truth: str, **where: Any) -> str:
-        return " / ".join(self.order(says, table, metric, truth, model=model, **where) for model in MODELS)
+    def format_orders(self, expected: str, table: str, metric: str, truth: str, **fields: Any) -> str:
+        """Kendall's τ of both models."""
+        return " / ".join(self.format_order(expected, table, metric, truth, model=model, **fields) for model in MODELS)
 
-    def tally(self, pairs: Sequence[tuple[str, str]], table: str, metric: str, kind: str) -> str:
-        """For how many pairs the interval says "better" or "worse"."""
-        rows = {(row.model, row.method, row.against): row for row in only(self.results.effects(table), metric=metric)}
-        own = [[rows[model, *pair] for pair in pairs if (model, *pair) in rows] for model in MODELS]
-        return " / ".join(str([verdict(row) for row in effects].count(kind)) for effects in own)
+    def count_verdicts(self, pairs: Sequence[tuple[str, str]], table: str, metric: str, verdict: str) -> str:
+        """Number of pairs with this verdict, for both models."""
+        rows = {
+            (row.model, row.method, row.against): row for row in select_rows(self.results.effects(table), metric=metric)
+        }
+        effects_by_model = [[rows[model, *pair] for pair in pairs if (model, *pair) in rows] for model in MODELS]
+        return " / ".join(str([judge(row) for row in effects].count(verdict)) for effects in effects_by_model)
 
-    def holds(self, true: bool, words: str) -> None:
-        """What a sentence takes for granted."""
-        self.wrong += [] if true else [f"it is said that {words}"]
+    def require(self, condition: bool, claim: str) -> None:
+        """Record an error if the condition that a sentence assumes is false."""
+        self.errors += [] if condition else [f"the page states that {claim}"]
 
 
-def short(page: str, where: dict[str, Callable[[Quotes], str]] = SHORT):
-    """Register what was concluded on a page, and its slot PAGE-short."""
+def register_conclusion(page: str, registry: dict[str, Callable[[Quotes], str]] = CONCLUSIONS):
+    """Register the function that writes the conclusions of a page, which fill its slot PAGE-short."""
 
     def add(function: Callable[[Quotes], str]) -> Callable[[Quotes], str]:
-        where[page] = function
+        registry[page] = function
         fill(f"{page}-short")(lambda results: function(Quotes(results)))
         return function
 
     return add
 
 
-def points(*lines: str, models: bool = True) -> str:
-    """A list under the word that every page begins with."""
+def format_list(*lines: str, models: bool = True) -> str:
+    """The list "In short" of a page; with `models`, two numbers are those of the two models."""
     first = (
         "Two numbers are ViT-Tiny's / DeiT-Tiny's; brackets are 95 % intervals."
         if models
@@ -94,11 +111,11 @@ def points(*lines: str, models: bool = True) -> str:
     return "\n".join([f"**In short.** {first}", "", *(f"- {line}" for line in lines)])
 
 
-def contradictions(results: Results) -> list[str]:
-    """What was concluded by hand and does not follow from the results."""
+def find_contradictions(results: Results) -> list[str]:
+    """Claims of conclusions that the results contradict."""
     sentences = []
-    for page, function in (SHORT | ELSEWHERE).items():
+    for page, function in (CONCLUSIONS | QUOTED_CONCLUSIONS).items():
         quotes = Quotes(results)
         function(quotes)
-        sentences += [f"{page}: {words}, and the results say otherwise" for words in quotes.wrong]
+        sentences += [f"{page}: {error}, and the results contradict this" for error in quotes.errors]
     return sentences

@@ -1,4 +1,4 @@
-"""Stores as sheets: of one model, dataset, explained class and metric, the score of every method on every question."""
+"""Stores as sheets: scores of every method on every image and class, for a model, dataset, explained class and metric."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ BETTER = {True: "more", False: "less", None: ""}
 
 @dataclass(frozen=True, eq=False)
 class Sheet:
-    """Methods × questions; NaN where a score is undefined or failed."""
+    """Scores [methods, rows], a row for each image and class; NaN if a score is undefined or failed."""
 
     model: str
     dataset: str
-    explained: str  # "predicted" or "label" where both were asked about
+    explained: str  # "predicted" or "label" if both were explained
     metric: str
     higher: bool | None
     methods: tuple[str, ...]
-    pictures: tuple[str, ...]  # of every question: they are drawn together
-    parts: Mapping[str, np.ndarray]  # "score" and what the reducer pools, [m q]
+    images: tuple[str, ...]  # image of every row; rows of an image are resampled together
+    parts: Mapping[str, np.ndarray]  # "score" and other inputs of the reducer, [methods, rows]
     reduce: Reducer
-    probability: np.ndarray  # of the explained class, per question
+    probability: np.ndarray  # of the explained class, per row
     roles: tuple[str, ...] = ()
 
     @property
@@ -40,27 +40,27 @@ class Sheet:
         return {name: values[place] for name, values in self.parts.items()}
 
 
-def model_order(sheet: Any) -> int:
-    """Place of the model of a sheet or of a row of results in the tables."""
+def get_model_index(sheet: Any) -> int:
+    """Position of the model of a sheet or of a row of results in the tables."""
     return MODELS.index(sheet.model) if sheet.model in MODELS else len(MODELS)
 
 
-def mean(parts: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Of the rows that are defined."""
-    known = ~np.isnan(parts["score"])
+def average(parts: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Mean of the scores that are defined."""
+    defined = ~np.isnan(parts["score"])
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(known, parts["score"], 0).sum(-1) / known.sum(-1)
+        return np.where(defined, parts["score"], 0).sum(-1) / defined.sum(-1)
 
 
 def read_store(folder: Path) -> list[Sheet]:
-    """Every sheet of a store's last run, and what is derived from two of them."""
+    """All sheets of a store's last run, and those derived from two of them."""
     from vitreous.report.stored_run import read_run
 
     sheets = []
     for block in read_run(folder).sections:
         shared = {
             "model": block.model, "dataset": block.dataset, "explained": block.explained, "methods": block.methods,
-            "pictures": tuple(row.image for row in block.questions), "roles": tuple(row.role for row in block.questions),
+            "images": tuple(row.image for row in block.questions), "roles": tuple(row.role for row in block.questions),
             "probability": np.array([row.probability for row in block.questions]),
         }  # fmt: skip
         own = [
@@ -69,23 +69,25 @@ def read_store(folder: Path) -> list[Sheet]:
             )
             for column in block.metrics
         ]
-        sheets += [*own, *derived(own)]
+        sheets += [*own, *derive_sheets(own)]
     return sheets
 
 
-def derived(sheets: Sequence[Sheet]) -> list[Sheet]:
-    """`faithfulness`: deletion AOPC + mean probability while patches enter; of SkipPLUS's percentages, `mean_aopc`."""
+def derive_sheets(sheets: Sequence[Sheet]) -> list[Sheet]:
+    """`faithfulness` (deletion AOPC + mean probability while patches are added), and `mean_aopc` of SkipPLUS's percentages."""
     named = {sheet.metric: sheet for sheet in sheets}
     derived_sheets = []
     if {"deletion_aopc", "insertion_aopc"} <= named.keys():
-        gone, come = named["deletion_aopc"], named["insertion_aopc"]
-        total = gone.scores + (gone.probability - come.scores)
-        derived_sheets.append(replace(gone, metric="faithfulness", higher=True, parts={"score": total}, reduce=mean))
-    gone, come = (f"{name}_aopc(preset='skipplus')" for name in ("deletion", "insertion"))
-    if {gone, come} <= named.keys():
-        middle = (named[gone].scores + named[come].scores) / 2
+        deletion, insertion = named["deletion_aopc"], named["insertion_aopc"]
+        total = deletion.scores + (deletion.probability - insertion.scores)
         derived_sheets.append(
-            replace(named[gone], metric="mean_aopc", higher=True, parts={"score": middle}, reduce=mean)
+            replace(deletion, metric="faithfulness", higher=True, parts={"score": total}, reduce=average)
+        )
+    deletion, insertion = (f"{name}_aopc(preset='skipplus')" for name in ("deletion", "insertion"))
+    if {deletion, insertion} <= named.keys():
+        middle = (named[deletion].scores + named[insertion].scores) / 2
+        derived_sheets.append(
+            replace(named[deletion], metric="mean_aopc", higher=True, parts={"score": middle}, reduce=average)
         )
     return derived_sheets
 
@@ -97,19 +99,19 @@ def read_table(path: Path, higher: Mapping[str, bool | None], methods: Sequence[
     sheets = []
     for model, metric in dict.fromkeys((row["model"], row["metric"]) for row in rows):
         own = [row for row in rows if (row["model"], row["metric"]) == (model, metric)]
-        methods, pictures = (tuple(dict.fromkeys(row[name] for row in own)) for name in ("method", "picture"))
-        scores = np.full((len(methods), len(pictures)), np.nan)
+        methods, images = (tuple(dict.fromkeys(row[name] for row in own)) for name in ("method", "picture"))
+        scores = np.full((len(methods), len(images)), np.nan)
         for row in own:
-            scores[methods.index(row["method"]), pictures.index(row["picture"])] = float(row["value"])
-        blank = np.full(len(pictures), np.nan)
+            scores[methods.index(row["method"]), images.index(row["picture"])] = float(row["value"])
+        blank = np.full(len(images), np.nan)
         sheets.append(
-            Sheet(model, path.stem, "", metric, higher.get(metric), methods, pictures, {"score": scores}, mean, blank)
+            Sheet(model, path.stem, "", metric, higher.get(metric), methods, images, {"score": scores}, average, blank)
         )
     return sheets
 
 
-def pick(sheets: Sequence[Sheet], metric: str, model: str, dataset: str = "", explained: str = "") -> Sheet:
-    """The one sheet of a metric and a model."""
+def pick_sheet(sheets: Sequence[Sheet], metric: str, model: str, dataset: str = "", explained: str = "") -> Sheet:
+    """The only sheet of a metric and a model."""
     matching = [
         row
         for row in sheets

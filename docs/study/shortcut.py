@@ -1,7 +1,8 @@
-"""Does a map expose a shortcut? `scenes-biased` believes the stamp in a corner, `scenes` the thing; each shows the class it predicts.
+"""Do maps expose a shortcut? `scenes-biased` classifies by the stamp in a corner, `scenes` by the object; predicted classes are explained.
 
-Three numbers per image, model and method: the chance that a pixel of the stamp scores above one of the thing's evidence, the
-average precision of the stamp, and whether the peak lies on it. All three should be high for the one model and low for the other.
+Three numbers per image, model and method: the probability that a pixel of the stamp scores above one of the object's evidence,
+the average precision of the stamp, and whether the peak lies on it. All three should be high for the biased model and low for the
+other.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ COLUMNS = ("model", "picture", "method", "metric", "value")
 METRICS = {"class_discrimination": "stamp_above_thing", "ap": "stamp_ap", "pointing_game": "stamp_peak"}
 
 
-def write(path: Path, device: str | None = None, pictures: int | None = None) -> int:
-    """The table of both models and every method of the plan on scenes; how many rows it has."""
+def write_table(path: Path, device: str | None = None, images: int | None = None) -> int:
+    """Write the table of both models and all methods of the plan `scenes`; returns its number of rows."""
     import vitreous
     from vitreous.bench.plan_parser import read_plan
     from vitreous.bench.pool import list_devices
     from vitreous.scenes import Scenes
 
     plan = read_plan(Path(__file__).parent / "plans" / "scenes.toml", device=device)
-    album = Scenes("shortcut", min(pictures or COUNT, COUNT), SEED, mark="moved")
+    album = Scenes("shortcut", min(images or COUNT, COUNT), SEED, mark="moved")
     rows = []
     for name in MODELS:
         vit = vitreous.load(name, device=list_devices(plan)[0])
         for method in plan.methods:
-            rows += [(name, *row) for row in measured(vit, list(album), method)]
+            rows += [(name, *row) for row in measure_method(vit, list(album), method)]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
     return len(rows)
 
 
-def measured(vit, scenes, method: str) -> list[tuple[str, str, str, float]]:
+def measure_method(vit, scenes, method: str) -> list[tuple[str, str, str, float]]:
     """Rows of one method: image, method, metric, value."""
     import numpy as np
     import torch

@@ -1,4 +1,4 @@
-"""Single images of a plan, question by question: what a run of somebody else's must give again, not only on average."""
+"""Scores of single images of a plan, which tests compute again: a run must reproduce them, not only their means."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from study.sheets import Sheet
 
-PICTURES = 3  # the first of a plan
+IMAGES_PER_PLAN = 3  # the first images of a plan
 SLICES = {  # methods and metrics
     "beyond": (("genatt", "decompx+skipplus", "temper"), ("deletion_aopc", "insertion_aopc")),
     "scenes": (("genatt", "decompx+skipplus", "temper"), ("ap", "deletion_aopc", "insertion_aopc")),
@@ -17,29 +17,29 @@ SLICES = {  # methods and metrics
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """One method by one metric on one question about one image."""
+    """Score of a method by a metric for a target of an image."""
 
     model: str
     dataset: str
     picture: str
-    question: int  # of that image
+    question: int  # index of the target within its image
     method: str
     metric: str
     value: float
 
 
-def singles(plan: str, sheets: Sequence[Sheet]) -> list[Single]:
-    """The first images of a plan."""
+def select_singles(plan: str, sheets: Sequence[Sheet]) -> list[Single]:
+    """Scores of the first images of a plan."""
     methods, metrics = SLICES[plan]
     rows = []
     for sheet in sheets:
-        pictures = list(dict.fromkeys(sheet.pictures))[:PICTURES]
+        images = list(dict.fromkeys(sheet.images))[:IMAGES_PER_PLAN]
         for method in methods if sheet.metric in metrics else ():
             if method in sheet.methods:
                 scores = sheet.row(method)["score"]
-                for picture in pictures:
-                    own = [place for place, name in enumerate(sheet.pictures) if name == picture]
-                    where = (sheet.model, sheet.dataset, picture)
+                for image in images:
+                    own = [place for place, name in enumerate(sheet.images) if name == image]
+                    where = (sheet.model, sheet.dataset, image)
                     rows += [
                         Single(*where, question, method, sheet.metric, float(scores[place]))
                         for question, place in enumerate(own)

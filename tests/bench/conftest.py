@@ -1,4 +1,4 @@
-"""A filled store, made once and copied for every test that wants one."""
+"""A filled store, created once and copied for every test that needs one."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def original(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def filled(original, tmp_path) -> Path:
-    """One run of the small plan, for this test alone."""
+    """A copy of a store with one run of the small plan."""
     return Path(shutil.copytree(original, tmp_path / "run"))

@@ -39,6 +39,6 @@ def small_store(folder: Path, **changes: Any) -> Store:
 
 
 def told(folder: Path, kind: str = "scores") -> list[dict[str, Any]]:
-    """The last run's table without what it cost: what must be the same, whoever computed it."""
+    """The last run's table without times, which must not depend on the worker."""
     with Store(folder, create=False) as store:
         return [{k: repr(v) for k, v in row.items() if k not in COSTS} for row in store.table(kind=kind).to_pylist()]

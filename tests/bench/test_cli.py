@@ -1,4 +1,4 @@
-"""`vitreous bench` and `vitreous map`: one command gives the table, and it can be cut, killed, merged and read by others."""
+"""`vitreous bench` and `vitreous map`: tables, resuming after an interruption, shards, and files that other tools read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_one_command_gives_the_table_and_a_second_computes_nothing(tmp_path, cap
     assert told(tmp_path / "run") == told(original)
 
 
-def test_one_picture_makes_no_claims(tmp_path, capsys):
+def test_one_image_has_no_intervals(tmp_path, capsys):
     flags = ["--model", "scenes", "--data", "scenes:single?count=1", "-x", "genatt", "-x", "random"]
 
     assert main(["bench", *flags, "--metric", "pointing_game", "--out", str(tmp_path)]) == 0
@@ -54,7 +54,7 @@ def test_one_picture_makes_no_claims(tmp_path, capsys):
     assert "one image gives no interval" in said.err
 
 
-def test_finished_maps_are_computed_again_when_asked(tmp_path, capsys):
+def test_finished_maps_are_computed_again_with_recheck(tmp_path, capsys):
     from PIL import Image
 
     from vitreous.scenes import draw
@@ -112,7 +112,7 @@ def test_a_narrow_terminal_gets_some_columns_under_the_others(filled, capsys, mo
 
 
 @pytest.mark.slow
-def test_a_dry_run_says_what_it_would_take_and_takes_nothing(tmp_path, filled, capsys):
+def test_a_dry_run_estimates_the_cost_and_computes_nothing(tmp_path, filled, capsys):
     out = tmp_path / "nothing"
 
     assert main(["bench", *FLAGS, "--out", str(out), "--dry-run", "--json"]) == 0
@@ -170,7 +170,7 @@ def test_shards_and_their_merge(tmp_path, capsys, original):
         (["map", "scenes:single", "--model", "scenes", "--format", "png"], "error: --format 'png' is not known"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_one_sentence(line, said, tmp_path, capsys, monkeypatch):
+def test_invalid_commands_give_an_error_message(line, said, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     assert main([word.replace("{tmp}", str(tmp_path)) for word in line]) == 2
@@ -180,7 +180,7 @@ def test_what_cannot_be_done_is_one_sentence(line, said, tmp_path, capsys, monke
     assert err.count("\n") == 1
 
 
-def test_failures_are_said_and_end_with_one(tmp_path, capsys):
+def test_failures_are_reported_and_the_exit_code_is_one(tmp_path, capsys):
     (tmp_path / "pictures").mkdir()
     from PIL import Image
 

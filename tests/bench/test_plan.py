@@ -1,4 +1,4 @@
-"""A plan that cannot work is refused before anything starts: one sentence, its line, and what would work."""
+"""Invalid plans are refused before anything starts, with the line, the error and valid values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ name = "scenes"
 spec = "scenes:single?count=4"
 """
 
-# what is changed, into what, and what is said: the line, what is wrong, what would work
+# old text, new text, and the parts of the error message: line, error, valid values
 BROKEN = {
     "not TOML": ("images = 2", "images = = 2", ["line 1, column 10", "TOML"]),
     "unknown entry": ("images = 2", "imags = 2", ["line 1", "no entry 'imags'", "did you mean 'images'?"]),
@@ -75,7 +75,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_broken_plan_gets_one_clear_sentence(kind, tmp_path):
+def test_a_broken_plan_gives_a_clear_error_message(kind, tmp_path):
     old, new, said = BROKEN[kind]
     assert old in GOOD
     path = tmp_path / "plan.toml"
@@ -109,7 +109,7 @@ def test_the_unbroken_plan_is_fine(tmp_path):
         (lambda path: path.write_bytes(b"\xff\xfe\x00"), "is not text in UTF-8"),
     ],
 )
-def test_what_is_no_file_is_said_to_be_none(make, said, tmp_path):
+def test_a_missing_plan_file_is_reported(make, said, tmp_path):
     make(tmp_path / "plan.toml")
 
     with pytest.raises(VitreousError, match=said):
@@ -133,7 +133,7 @@ def test_flags_are_named_where_there_is_no_line(changes, said):
     assert said in str(problem.value)
 
 
-# ── what the data must have ──────────────────────────────────────────────────────────────────────
+# ── required annotations ──────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -154,14 +154,14 @@ def plain_folder(tmp_path):
         ({"targets": "pair", "metrics": ["sparseness"]}, 'targets = "pair" needs masks of a second class'),
     ],
 )
-def test_what_the_data_does_not_have_is_said_before_it_is_missed(changes, said, plain_folder):
+def test_missing_annotations_are_reported_before_the_run(changes, said, plain_folder):
     with pytest.raises(SpecError) as problem:
         check(small_plan(datasets=[f"folder:{plain_folder}"], **changes))
 
     assert said in str(problem.value)
 
 
-def test_a_folder_of_damaged_pictures_is_refused(plain_folder):
+def test_a_folder_of_damaged_images_is_refused(plain_folder):
     for path in plain_folder.iterdir():
         path.write_bytes(b"no image")
 
@@ -191,7 +191,7 @@ def test_all_metrics_are_those_that_the_data_can_serve(plain_folder):
 # ── datasets that differ ─────────────────────────────────────────────────────────────────────────
 
 
-def test_every_data_set_gets_the_metrics_that_it_can_serve(plain_folder, tmp_path):
+def test_every_dataset_gets_the_metrics_that_it_can_serve(plain_folder, tmp_path):
     plan = small_plan(metrics="usual", datasets=["scenes:single?count=4", f"folder:{plain_folder}"])
     scenes, plain = plan.evaluations
 
@@ -204,7 +204,7 @@ def test_every_data_set_gets_the_metrics_that_it_can_serve(plain_folder, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_protocol_asks_about_labels_only_where_there_are_some(plain_folder, tmp_path):
+def test_a_protocol_explains_labels_only_if_the_dataset_has_them(plain_folder, tmp_path):
     data = ["scenes:single?count=1", f"folder:{plain_folder}"]
     plan = small_plan(metrics=None, protocol="tokentm", datasets=data, methods=["genatt"])
     scenes, plain = plan.evaluations
@@ -262,7 +262,7 @@ def test_runs_and_jobs_of_version_0_1_are_continued(monkeypatch):
     assert (plan.run, job.run) == ("b1dd10ab701e581c", "242309ee9b14259b")
 
 
-def test_a_data_set_may_have_entries_of_its_own(plain_folder, tmp_path):
+def test_a_dataset_may_have_its_own_entries(plain_folder, tmp_path):
     own = {"metrics": ["sparseness"], "targets": "top 2", "images": "all", "seed": "first", "preprocess": "tis"}
     data = [{"spec": "scenes:single?count=4", "metrics": ["ap"]}, {"spec": f"folder:{plain_folder}", **own}]
     plan = small_plan(metrics=None, datasets=data, images=3, targets="label")
@@ -294,10 +294,10 @@ def test_metrics_that_count_hits_need_labels(plain_folder):
         check(small_plan(datasets=[f"folder:{plain_folder}"], metrics=["positive_auc(preset='tokentm')"]))
 
 
-# ── what a plan is ───────────────────────────────────────────────────────────────────────────────
+# ── identity of a plan ────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_plan_of_flags_is_written_as_a_file_that_says_the_same(tmp_path):
+def test_a_plan_from_flags_is_written_as_an_equivalent_file(tmp_path):
     plan = small_plan(targets=[3, "cup"], images=3, seed="first", maps=False, question="prob")
     (tmp_path / "plan.toml").write_text(to_toml(plan))
 
@@ -318,7 +318,7 @@ def test_a_protocol_is_written_as_its_name(tmp_path, changes):
     assert (len(plan.methods) > 30) == ("methods" in changes)
 
 
-def test_what_flags_change_is_what_is_remembered(tmp_path):
+def test_changes_by_flags_are_stored(tmp_path):
     (tmp_path / "plan.toml").write_text(GOOD)
     plan = read_plan(tmp_path / "plan.toml", images=3, methods=["rollout"])
     (tmp_path / "again.toml").write_text(plan.toml)
@@ -326,7 +326,7 @@ def test_what_flags_change_is_what_is_remembered(tmp_path):
     assert read_plan(tmp_path / "again.toml") == plan
 
 
-def test_a_run_is_named_by_what_decides_its_rows():
+def test_a_run_is_named_by_a_hash_of_its_rows():
     plan = small_plan()
 
     assert small_plan(batch_size=1, out="elsewhere").run == plan.run
@@ -334,7 +334,7 @@ def test_a_run_is_named_by_what_decides_its_rows():
     assert len({plan.run, *(small_plan(**change).run for change in others)}) == len(others) + 1
 
 
-def test_more_pictures_leave_the_slices_as_they_were():
+def test_more_images_do_not_change_earlier_slices():
     few = [cell.places for cell in split_plan(small_plan(datasets=["scenes:single?count=50"], images=8, slice=4))]
     many = [cell.places for cell in split_plan(small_plan(datasets=["scenes:single?count=50"], images=18, slice=4))]
 
@@ -342,7 +342,7 @@ def test_more_pictures_leave_the_slices_as_they_were():
     assert [len(places) for places in many] == [4, 4, 4, 4, 2]
 
 
-def test_a_data_set_may_be_for_some_models_only():
+def test_a_dataset_may_be_for_some_models_only():
     models = ["scenes", "scenes-biased"]
     data = ["scenes:single?count=2", {"spec": "scenes:shortcut?count=2", "models": ["scenes-biased"]}]
 

@@ -1,4 +1,4 @@
-"""Who runs the cells, in what order, and how often they are killed, changes no row."""
+"""Workers, their order and killed workers do not change any row."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def shuffled_and_doubled(job, cells):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", [backwards, shuffled_and_doubled])
-def test_order_does_not_matter_and_nothing_is_doubled(executor, tmp_path, original):
+def test_the_order_of_cells_does_not_matter_and_no_row_is_duplicated(executor, tmp_path, original):
     fill(tmp_path, executor)
 
     assert same(tmp_path, original)
@@ -58,7 +58,7 @@ def forked_workers(monkeypatch):
 
 
 def dies_once(cell, mark):
-    """The worker that meets the second cell first is killed."""
+    """Kill the first worker that gets the second cell."""
     if cell.number == 1 and not mark.exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -73,8 +73,8 @@ def always_dies(cell):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_workers")
-def test_two_processes_one_of_which_is_killed_give_the_rows_of_one(tmp_path, original, monkeypatch):
-    """The killed worker is replaced, nothing is lost, and who computed a cell changes nothing."""
+def test_two_processes_give_the_rows_of_one_even_if_one_is_killed(tmp_path, original, monkeypatch):
+    """The killed worker is replaced, no row is lost, and rows do not depend on the worker."""
     monkeypatch.setattr(pool, "run_in_worker", partial(dies_once, mark=tmp_path / "mark"))
 
     done = fill(tmp_path / "run", processes(2, threads=1))
@@ -86,7 +86,7 @@ def test_two_processes_one_of_which_is_killed_give_the_rows_of_one(tmp_path, ori
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_workers")
-def test_a_cell_that_kills_every_worker_is_given_up_and_said(tmp_path, monkeypatch, original):
+def test_a_cell_that_kills_every_worker_is_skipped_and_reported(tmp_path, monkeypatch, original):
     monkeypatch.setattr(pool, "run_in_worker", always_dies)
     monkeypatch.setattr(pool, "LOSSES", 1)
 
@@ -111,7 +111,7 @@ def test_cores_are_shared_and_devices_go_round(monkeypatch):
     assert pool.list_devices(small_plan()) == ["cpu"]
 
 
-def test_what_an_interrupted_run_had_is_kept(tmp_path):
+def test_results_of_an_interrupted_run_are_kept(tmp_path):
     plan = small_plan()
 
     def interrupted(job, cells):
@@ -125,7 +125,7 @@ def test_what_an_interrupted_run_had_is_kept(tmp_path):
         assert store.done(plan.run) == {0}
 
 
-def test_a_cell_that_was_given_up_is_no_finished_cell(tmp_path):
+def test_a_skipped_cell_is_not_finished(tmp_path):
     plan = small_plan()
     with Store(tmp_path) as store:
         store.record(plan.run, [make_failed_outcome(PlanJob(plan), split_plan(plan)[0])])

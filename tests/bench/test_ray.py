@@ -9,7 +9,7 @@ from vitreous.bench import ray as cluster
 from vitreous.core.errors import SpecError
 
 
-def test_no_cluster_is_one_sentence(tmp_path, monkeypatch):
+def test_a_missing_cluster_gives_an_error_message(tmp_path, monkeypatch):
     class Absent:
         @staticmethod
         def is_initialized():

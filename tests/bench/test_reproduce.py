@@ -176,7 +176,7 @@ def test_every_plan_has_a_layout_and_a_test():
     assert set(FIGURES) == set(IMAGE_FIGURES) == {name for name, plan in plans.items() if plan.shows_images}
 
 
-# ── what a plan says ─────────────────────────────────────────────────────────────────────────────
+# ── content of a plan ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("name", list_reproductions())
@@ -197,7 +197,7 @@ def test_models_rows_and_columns_exist(name):
         assert set(wanted.methods) == set(published_tables()[name].rows)
 
 
-def test_what_is_missing_is_one_sentence_that_says_what_to_get():
+def test_missing_inputs_give_an_error_message_with_their_source():
     with pytest.raises(SpecError) as problem:
         plan_reproduction(find_reproduction("tokentm:table1"), {"cifar10": "/x"})
 
@@ -221,7 +221,7 @@ def test_data_of_another_table_of_the_paper_is_not_used(toys):
         plan_reproduction(find_reproduction("tis:table1"), {"cifar10": "/x"})
 
 
-def test_a_path_that_does_not_exist_is_told_what_belongs_there(tmp_path):
+def test_the_error_for_a_missing_path_describes_its_content(tmp_path):
     wanted = find_reproduction("tis:table1")
     with pytest.raises(SpecError, match=r"a folder with val/<wnid>/.*: ImageNet's validation images"):
         plan_reproduction(wanted, {"imagenet-val": str(tmp_path / "nowhere")})
@@ -240,7 +240,7 @@ def small_plan(toys: Path, weights: Any, **changes: Any):
     )
 
 
-def test_data_sets_of_a_plan_have_their_own_metrics_targets_and_roles(toys, weights):
+def test_datasets_of_a_plan_have_their_own_metrics_targets_and_roles(toys, weights):
     plan = small_plan(toys, weights)
     segmentation, accuracy = plan.evaluations
 
@@ -252,7 +252,7 @@ def test_data_sets_of_a_plan_have_their_own_metrics_targets_and_roles(toys, weig
     assert plan.targets is None
 
 
-def test_the_plan_is_written_as_a_file_that_says_the_same(toys, weights, tmp_path):
+def test_the_plan_is_written_as_an_equivalent_file(toys, weights, tmp_path):
     plan = small_plan(toys, weights, images=2)
     (tmp_path / "plan.toml").write_text(plan.toml)
 
@@ -273,7 +273,7 @@ def test_other_numbers_of_images_and_other_models_are_called_reduced(toys, weigh
     assert plan.evaluations[0].images == 5000
 
 
-def test_a_dataset_that_stands_in_is_said(toys, weights):
+def test_a_substituted_dataset_is_reported(toys, weights):
     data = {"imagenet-val": f"folder:{toys / 'imagenet-val' / 'val'}", "imagenet-seg": "scenes:single?count=2"}
     plan = plan_reproduction(find_reproduction("tokentm:table2"), data, models={"deit-b": weights("deit-b", 1000, 2)})
 
@@ -298,7 +298,7 @@ def test_one_model_of_several_needs_no_data_of_the_others(toys):
     assert plan_reproduction(wanted, data).reduced == "without EVA-L; without MURA ViT-B"
 
 
-def test_boxes_can_lie_elsewhere(toys):
+def test_boxes_may_be_in_another_folder(toys):
     boxes = toys / "imagenet-val" / "bbox" / "val"
     data = {"imagenet-val": str(toys / "imagenet-val")}
     wanted = find_reproduction("tis:table3")
@@ -367,7 +367,7 @@ def test_the_command_prints_and_reports_the_table(toys, weights, tmp_path, capsy
     assert "reduced: 2 images of ImageNet-Segmentation instead of all" in said.err
     page = (tmp_path / "run" / "report.html").read_text()
     assert "<b>Reduced</b>" in page
-    assert "The paper's numbers beside ours" in page
+    assert "The paper's numbers and ours" in page
     assert ">55.42<" in page  # printed in the paper
 
 

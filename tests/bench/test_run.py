@@ -1,4 +1,4 @@
-"""Rows are what the front door says, each is computed once, and what fails is a sentence beside the others."""
+"""Rows equal the results of `explain` and `evaluate`, are computed once, and failures become rows with an error message."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def counting(monkeypatch):
         yield seen
 
 
-# ── what a row says ──────────────────────────────────────────────────────────────────────────────
+# ── content of a row ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_rows_are_what_the_front_door_says(original):
+def test_rows_equal_the_results_of_explain_and_evaluate(original):
     vit = vitreous.load("scenes")
     dataset = open_dataset("scenes:single?count=4")
     (batch,) = batches(dataset, vit.preprocess)
@@ -78,7 +78,7 @@ def test_rows_are_what_the_front_door_says(original):
                 assert mine[0]["levels"] == list(found[0].levels)
 
 
-def test_a_row_says_how_it_came_to_be(original):
+def test_a_row_records_its_provenance(original):
     row = rows_of(original)[0]
     vit = vitreous.load("scenes")
     (batch,) = batches(open_dataset("scenes:single?count=4"), vit.preprocess)
@@ -110,7 +110,7 @@ def test_maps_come_back_from_half_precision(original):
 
 
 @pytest.mark.slow
-def test_pairs_ask_about_both_classes_and_swap_what_is_the_object(tmp_path):
+def test_pairs_explain_both_classes_and_swap_object_and_rival(tmp_path):
     fill(
         tmp_path, datasets=["scenes:pair?count=2"], targets="pair", methods=["genatt"], metrics=["class_discrimination"]
     )
@@ -132,7 +132,7 @@ def test_pairs_ask_about_both_classes_and_swap_what_is_the_object(tmp_path):
             assert rows[2 * row + column]["value"] == pytest.approx(expected, abs=1e-4)
 
 
-def test_predicted_and_true_classes_are_rows_of_their_own_and_computed_once_where_they_agree(tmp_path, monkeypatch):
+def test_predicted_and_true_classes_have_separate_rows_computed_once_if_equal(tmp_path, monkeypatch):
     with counting(monkeypatch) as seen:
         fill(
             tmp_path,
@@ -153,7 +153,7 @@ def test_predicted_and_true_classes_are_rows_of_their_own_and_computed_once_wher
 
 
 @pytest.mark.slow
-def test_a_protocol_measures_what_its_paper_measures(tmp_path):
+def test_a_protocol_has_the_metrics_of_its_paper(tmp_path):
     plan = small_plan(protocol="tokentm", metrics=None, methods=["genatt"], datasets=["scenes:single?count=2"], slice=2)
 
     found = run_cell(PlanJob(plan), split_plan(plan)[0])
@@ -208,10 +208,10 @@ def test_half_precision(original, tmp_path):
         assert half_row["value"] == pytest.approx(row["value"], abs=0.05)
 
 
-# ── only what is missing ─────────────────────────────────────────────────────────────────────────
+# ── incremental runs ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_known_is_not_computed_again(filled, monkeypatch):
+def test_finished_rows_are_not_computed_again(filled, monkeypatch):
     with counting(monkeypatch) as seen:
         again = fill(filled)
 
@@ -235,11 +235,11 @@ def test_a_new_metric_needs_its_maps_and_no_other_metric(filled, monkeypatch):
         fill(filled, metrics=["sparseness", "entropy"])
 
     assert {name for name, _ in seen} == {"genatt", "random", "entropy"}
-    assert len(rows_of(filled)) == 4 * 2 * 2  # the table is this plan's, whatever else is known
+    assert len(rows_of(filled)) == 4 * 2 * 2  # the table contains this plan only, not other stored rows
 
 
 @pytest.mark.slow
-def test_new_pictures_alone_are_computed(tmp_path, monkeypatch):
+def test_only_new_images_are_computed(tmp_path, monkeypatch):
     many = {"datasets": ["scenes:single?count=20"], "slice": 4, "methods": ["genatt"], "metrics": ["sparseness"]}
     fill(tmp_path, images=3, **many)
     with counting(monkeypatch) as seen:
@@ -249,7 +249,7 @@ def test_new_pictures_alone_are_computed(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_new_pictures_and_a_new_metric_cost_what_is_new(tmp_path, monkeypatch):
+def test_only_new_images_and_metrics_are_computed(tmp_path, monkeypatch):
     many = {"datasets": ["scenes:single?count=20"], "slice": 4, "methods": ["genatt"]}
     fill(tmp_path, images=2, metrics=["sparseness"], **many)
     with counting(monkeypatch) as seen:
@@ -259,7 +259,7 @@ def test_new_pictures_and_a_new_metric_cost_what_is_new(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_folder_that_grew_or_shrank_is_looked_at_anew(whole_folder, tmp_path, monkeypatch):
+def test_a_folder_that_changed_is_listed_again(whole_folder, tmp_path, monkeypatch):
     plan = {"datasets": [f"folder:{whole_folder}"], "metrics": ["sparseness"], "methods": ["genatt"], "slice": 2}
     (whole_folder / "0.png").rename(tmp_path / "0.png")
     fill(tmp_path / "run", **plan)
@@ -268,7 +268,7 @@ def test_a_folder_that_grew_or_shrank_is_looked_at_anew(whole_folder, tmp_path, 
     with counting(monkeypatch) as seen:
         fill(tmp_path / "run", **plan)
 
-    assert seen == [("genatt", 1), ("sparseness", 1)]  # the other two are known, though their cells are others
+    assert seen == [("genatt", 1), ("sparseness", 1)]  # the rows of the other two are stored, though in other cells
     assert [row["image"] for row in rows_of(tmp_path / "run")] == ["0.png", "1.png", "2.png"]
     (whole_folder / "1.png").unlink()
     (whole_folder / "2.png").unlink()
@@ -277,7 +277,7 @@ def test_a_folder_that_grew_or_shrank_is_looked_at_anew(whole_folder, tmp_path, 
 
 
 @pytest.mark.slow
-def test_a_picture_replaced_in_place_is_seen_when_finished_work_is_looked_at_again(whole_folder, tmp_path):
+def test_a_replaced_image_is_detected_by_recheck(whole_folder, tmp_path):
     plan = {"datasets": [f"folder:{whole_folder}"], "metrics": ["sparseness"], "methods": ["genatt"], "slice": 2}
     fill(tmp_path / "run", **plan)
     before = rows_of(tmp_path / "run")
@@ -308,7 +308,7 @@ def test_a_checkpoint_that_was_trained_on_is_another_model(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_same_pictures_under_another_name_are_known(filled, monkeypatch):
+def test_images_are_identified_by_content(filled, monkeypatch):
     with counting(monkeypatch) as seen:
         fill(filled, datasets=[{"spec": "scenes:single?count=4", "label": "renamed"}])
 
@@ -316,14 +316,14 @@ def test_the_same_pictures_under_another_name_are_known(filled, monkeypatch):
     assert {row["dataset"] for row in rows_of(filled)} == {"renamed"}
 
 
-def test_the_key_knows_every_option():
+def test_the_key_contains_every_option():
     specs = ["genatt", "genatt(start=1)", "genatt+plus", "genatt@libra", "rollout", "tis(masks=8)", "tis(masks=9)"]
 
     assert len({hash_identity(resolve(spec)) for spec in specs}) == len(specs)
     assert hash_identity(resolve("GAE")) == hash_identity(resolve("genatt"))
     assert hash_identity(resolve("genatt(start=0)")) == hash_identity(
         resolve("genatt")
-    )  # what is its default is no other method
+    )  # an option with its default value gives the same method
     assert hash_identity(resolve_metric("pointing_game")) != hash_identity(resolve_metric("pointing_game(tolerance=3)"))
 
 
@@ -361,7 +361,7 @@ def folder(whole_folder):
 
 
 @pytest.mark.slow
-def test_a_damaged_picture_is_a_row_with_a_reason_and_is_tried_again(folder, tmp_path):
+def test_a_damaged_image_is_a_row_with_a_reason_and_is_tried_again(folder, tmp_path):
     plan = {"datasets": [f"folder:{folder}"], "metrics": ["sparseness"], "slice": 3, "methods": ["genatt", "random"]}
 
     first = fill(tmp_path / "run", **plan)
@@ -377,7 +377,7 @@ def test_a_damaged_picture_is_a_row_with_a_reason_and_is_tried_again(folder, tmp
     assert all(row["error"] is None for row in rows_of(tmp_path / "run"))
 
 
-def test_a_picture_without_the_label_that_is_asked_about_fails_alone(folder, tmp_path):
+def test_an_image_without_the_required_label_fails_separately(folder, tmp_path):
     fill(
         tmp_path / "run",
         datasets=[f"folder:{folder}"],
@@ -404,7 +404,7 @@ def test_a_metric_that_needs_no_label_works_where_there_is_none(folder, tmp_path
     assert "needs labels" in said["2.png", False]
 
 
-def test_a_method_that_refuses_a_model_leaves_the_others_alone(tmp_path):
+def test_a_refused_method_does_not_affect_the_others(tmp_path):
     tiny = {"name": "timm:vit_tiny_patch16_224", "label": "tiny", "pretrained": False, "depth": 2, "embed_dim": 48}
     tiny |= {"num_heads": 3, "img_size": 32, "num_classes": 20, "class_token": False, "global_pool": "avg"}
 
@@ -417,9 +417,9 @@ def test_a_method_that_refuses_a_model_leaves_the_others_alone(tmp_path):
 
 
 @pytest.mark.slow
-def test_one_bad_picture_does_not_spoil_its_batch(tmp_path):
+def test_a_bad_image_does_not_affect_its_batch(tmp_path):
     def moody(probe):
-        """Refuses dark images."""
+        """A method that refuses dark images."""
         if (probe.images.mean((1, 2, 3)) < threshold).any():
             raise RuntimeError("too\ndark")
         return probe.images.new_ones(probe.rows, probe.layout.patches)
@@ -440,7 +440,7 @@ def test_one_bad_picture_does_not_spoil_its_batch(tmp_path):
 
 
 @pytest.mark.slow
-def test_batches_of_another_size_say_the_same_to_rounding(original, tmp_path):
+def test_the_batch_size_does_not_matter_up_to_rounding(original, tmp_path):
     fill(tmp_path, batch_size=1)
 
     for one, other in zip(rows_of(original), rows_of(tmp_path), strict=True):

@@ -1,4 +1,4 @@
-"""A run that is stopped by a signal keeps what it has, ends its workers and says how to go on."""
+"""A run that is stopped by a signal keeps its rows, ends its workers and prints how to continue."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ BENCH += [word for name in SMALL["metrics"] for word in ("--metric", name)]
 
 
 class PausedRun:
-    """A command that has written its first rows and waits, whatever signals this process ignores."""
+    """A command that has written its first rows and waits; signal handlers of this process do not matter."""
 
     def __init__(self, starter: subprocess.Popen[str], folder: Path, command: list[str], ignored: tuple[int, ...] = ()):
         assert starter.stdin is not None
@@ -136,7 +136,7 @@ def group_is_gone(group: int) -> bool:
     ],
     ids=["parent", "group", "alone"],
 )
-def test_a_stopped_run_keeps_its_rows_and_goes_on(
+def test_a_stopped_run_keeps_its_rows_and_continues(
     starter: subprocess.Popen[str],
     tmp_path: Path,
     original: Path,
@@ -164,7 +164,7 @@ def test_a_stopped_run_keeps_its_rows_and_goes_on(
     assert all(told(folder, kind) == told(original, kind) for kind in ("scores", "maps"))
 
 
-def test_a_map_that_is_stopped_says_so_too(starter: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_a_stopped_map_run_is_reported(starter: subprocess.Popen[str], tmp_path: Path) -> None:
     command = ["map", "scenes:single?count=2", "--model", "scenes", "-x", "genatt", "--slice", "1"]
     paused = PausedRun(starter, tmp_path, [*command, "--out", str(tmp_path / "maps")])
 
@@ -198,7 +198,7 @@ def test_a_signal_raises_inside_and_the_handlers_come_back(number: int) -> None:
 
 
 @pytest.mark.usefixtures("defaults")
-def test_a_handler_of_the_caller_is_left_alone() -> None:
+def test_signal_handlers_of_the_caller_are_restored() -> None:
     received = []
     signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
 

@@ -1,4 +1,4 @@
-"""The store keeps what it was given: once, whole, whatever happens to it."""
+"""The store keeps every row once and completely, also after damage, concurrent writes and failures."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_parts_of_earlier_versions_are_read_and_merged(tmp_path):
         assert values(store) == [("0", 0.5), ("1", 0.5)]
 
 
-def test_a_row_is_kept_once_and_the_first_stays(tmp_path):
+def test_duplicate_rows_are_stored_once(tmp_path):
     with Store(tmp_path) as store:
         assert store.record("r", [outcome(0, row(1, 0.1))]) == 1
         assert store.record("r", [outcome(0, row(1, 0.9), row(2, 0.2))]) == 1
@@ -84,7 +84,7 @@ def test_a_row_is_kept_once_and_the_first_stays(tmp_path):
         assert values(store) == [("1", 0.1), ("2", 0.2)]
 
 
-def test_a_number_takes_the_place_of_an_error_and_not_the_other_way_round(tmp_path):
+def test_a_number_replaces_an_error_but_not_vice_versa(tmp_path):
     with Store(tmp_path) as store:
         store.record("r", [outcome(0, row(1, float("nan"), "no"), row(2, 0.2))])
         assert store.known() == {bytes.fromhex(row(2)["key"])}
@@ -103,7 +103,7 @@ def test_the_same_content_may_bear_two_names(tmp_path):
         assert store.table("r")["index"].to_pylist() == [1, 9]
 
 
-def test_two_runs_share_rows_and_keep_their_own_tables(tmp_path):
+def test_two_runs_share_rows_and_have_separate_tables(tmp_path):
     with Store(tmp_path) as store:
         store.begin("first", "", {})
         store.record("first", [outcome(0, row(1))])
@@ -125,7 +125,7 @@ def flip(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("harm", [flip, Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-40])])
-def test_a_damaged_part_is_seen_and_computed_again(filled, harm):
+def test_a_damaged_file_is_detected_and_computed_again(filled, harm):
     before = told(filled)
     harm(next(filled.glob("parts/scores-*.parquet")))
 
@@ -138,7 +138,7 @@ def test_a_damaged_part_is_seen_and_computed_again(filled, harm):
     assert told(filled) == before
 
 
-def test_a_ledger_that_cannot_be_read_is_made_anew_from_the_parts(filled):
+def test_an_unreadable_index_is_rebuilt_from_the_files(filled):
     before = told(filled)
     (filled / "ledger.sqlite").write_bytes(b"no database" * 1000)
 
@@ -161,7 +161,7 @@ def test_a_part_that_never_reached_the_ledger_is_swept_away(filled):
         assert {path.name for path in (filled / "parts").iterdir()} == set(store.part_names())
 
 
-def test_nothing_is_left_of_a_write_that_fails_half_way(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_no_partial_file(tmp_path, monkeypatch):
     with Store(tmp_path) as store:
         store.record("r", [outcome(0, row(1))])
         monkeypatch.setattr(Store, "_list", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -175,7 +175,7 @@ def test_nothing_is_left_of_a_write_that_fails_half_way(tmp_path, monkeypatch):
         assert values(store) == [("1", 0.5), ("2", 0.5)]
 
 
-def test_what_nobody_may_write_can_be_read(filled, monkeypatch):
+def test_a_read_only_store_can_be_read(filled, monkeypatch):
     def refuse(path):
         raise sqlite3.OperationalError("attempt to write a readonly database")
 
@@ -188,12 +188,12 @@ def test_what_nobody_may_write_can_be_read(filled, monkeypatch):
         assert store.table().equals(before)
     with pytest.raises(DataError, match="cannot be opened: attempt to write"):
         Store(filled)
-    (filled / "ledger.sqlite-wal").write_bytes(b"half of it")  # what it says is not in the ledger yet
+    (filled / "ledger.sqlite-wal").write_bytes(b"half of it")  # its rows are not in the index yet
     with pytest.raises(DataError, match="cannot be opened"):
         Store(filled, create=False)
 
 
-def test_what_is_no_store_and_what_a_newer_version_wrote_is_refused(tmp_path):
+def test_other_folders_and_stores_of_newer_versions_are_refused(tmp_path):
     with pytest.raises(DataError, match="holds no results"):
         Store(tmp_path / "nothing", create=False)
     with Store(tmp_path / "empty") as store, pytest.raises(DataError, match="holds no run"):
@@ -208,7 +208,7 @@ def test_what_is_no_store_and_what_a_newer_version_wrote_is_refused(tmp_path):
         Store(tmp_path / "file")
 
 
-# ── several at once ──────────────────────────────────────────────────────────────────────────────
+# ── concurrent access ─────────────────────────────────────────────────────────────────────────────
 
 
 def write_many(folder: Path, first: int, start: Any) -> None:
@@ -260,7 +260,7 @@ def test_many_open_a_new_store_at_once(tmp_path):
 
 
 @pytest.mark.slow
-def test_shards_are_merged_into_what_one_run_gives(tmp_path, original):
+def test_merged_shards_equal_a_single_run(tmp_path, original):
     from vitreous.bench.run_plan import execute, list_missing_cells
 
     plan = small_plan()

@@ -125,7 +125,7 @@ def test_resamples_do_not_depend_on_how_many_are_in_memory(monkeypatch):
         np.testing.assert_allclose(values, other, rtol=1e-12)
 
 
-def test_rows_come_in_the_order_of_the_plan_with_the_columns_that_are_asked_for(tmp_path):
+def test_rows_are_in_the_order_of_the_plan_with_the_requested_columns(tmp_path):
     with fill_store(tmp_path, 3 * CELL) as store:
         table = store.table()
         pieces = list(store.scan(columns=("index", "value")))

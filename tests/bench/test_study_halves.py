@@ -1,4 +1,4 @@
-"""Images to choose by and images to confirm on, and weights that lie beside the data."""
+"""Disjoint parts of a dataset for selection and confirmation, and weights in the assets."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def halves(**changes):
     return plan, [choose_places(*pair) for pair in zip(plan.datasets, plan.evaluations, strict=True)]
 
 
-def test_parts_are_all_of_the_pictures_and_none_twice():
+def test_parts_are_a_partition_of_the_images():
     plan, (first, second) = halves()
 
     assert (first, second) == (tuple(range(0, 21, 2)), tuple(range(1, 21, 2)))
     assert sorted(place for cell in split_plan(plan) for place in cell.places) == list(range(21))
 
 
-def test_some_pictures_of_a_part_are_the_first_of_more():
+def test_fewer_images_of_a_part_are_the_first_of_more():
     _, few = halves(images=4)
     _, many = halves(images=9)
 
@@ -54,20 +54,20 @@ def test_a_part_is_written_and_read_back(tmp_path):
 
 
 @pytest.mark.parametrize("part", ["3/2", "0/2", "half", 2])
-def test_what_is_no_part_is_refused(part):
+def test_invalid_parts_are_refused(part):
     with pytest.raises(SpecError, match=r"part = .* is not understood; write i/n with i from 1 to n"):
         small_plan(datasets=[{"spec": SPEC, "part": part}])
 
 
 @pytest.mark.slow
-def test_more_pictures_than_a_part_has_are_refused():
+def test_more_images_than_a_part_has_are_refused():
     plan, _ = halves(images=10)
     with pytest.raises(SpecError, match=r"part 2/2 of scenes has 10 images, so 11 cannot be chosen"):
         check(small_plan(datasets=[{"spec": SPEC, "part": "2/2"}], images=11))
     assert check(plan) == []
 
 
-def test_weights_may_lie_among_the_assets(tmp_path, monkeypatch):
+def test_weights_may_be_in_the_assets(tmp_path, monkeypatch):
     (tmp_path / "own.safetensors").write_bytes(b"")
     model = {"name": "scenes", "checkpoint": "assets:own.safetensors"}
     monkeypatch.setenv("VITREOUS_ASSETS", str(tmp_path))

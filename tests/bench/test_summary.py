@@ -1,4 +1,4 @@
-"""Figures with intervals, against a loop that anyone can read."""
+"""Means, intervals and ties, compared with a plain loop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def told(rows: list[dict], **options):
     return column, {entry.method: entry for entry in column.entries}
 
 
-def test_means_intervals_and_ties_are_those_of_a_plain_loop():
+def test_means_intervals_and_ties_equal_those_of_a_plain_loop():
     draw = np.random.default_rng(3)
     base = draw.normal(size=40)
     values = {"good": base + 1, "close": base + 1 + draw.normal(size=40) * 0.5 - 0.05, "bad": base + 0.5}
@@ -55,14 +55,14 @@ def test_means_intervals_and_ties_are_those_of_a_plain_loop():
         apart = [np.mean([own[i] - values["good"][i] for i in one]) for one in chosen]
         low, high = np.quantile(apart, [0.025, 0.975])
         assert found[name].tied == (low <= 0 <= high)
-    # by itself the worst cannot be told from the best; image by image it can
+    # unpaired, the worst and the best are not significantly different; paired, they are
     assert found["bad"].high > found["good"].low
     assert [found[name].tied for name in values] == [True, True, False]
     assert [found[name].rank for name in values] == sorted(found[name].rank for name in values)
     assert column.best is found["good"] or column.best is found["close"]
 
 
-def test_less_may_be_better_and_what_does_not_judge_has_no_rank():
+def test_lower_may_be_better_and_descriptive_metrics_have_no_rank():
     values = {"low": [0.1, 0.2], "high": [0.8, 0.9]}
 
     _, less = told(rows_of(values, higher_is_better=False))
@@ -80,7 +80,7 @@ def test_undefined_is_counted_and_left_out_of_the_mean():
     assert found["b"].rank is None
 
 
-def test_pictures_that_a_method_failed_on_count_for_nobody():
+def test_images_on_which_a_method_failed_are_left_out_for_all():
     _, found = told(rows_of({"a": [1.0, 5.0, 3.0], "b": [2.0, "no room", 2.0], "c": ["refused"] * 3}))
 
     assert (found["a"].value, found["a"].rows) == (2.0, 2)
@@ -89,7 +89,7 @@ def test_pictures_that_a_method_failed_on_count_for_nobody():
     assert found["c"].rank is None
 
 
-def test_one_picture_has_no_interval_and_tells_nothing_apart():
+def test_one_image_has_no_interval_and_no_significant_differences():
     column, found = told(rows_of({"a": [0.9], "b": [0.1]}))
 
     assert column.image_count == 1
@@ -97,16 +97,16 @@ def test_one_picture_has_no_interval_and_tells_nothing_apart():
     assert all(np.isnan([entry.low, entry.high]).all() and entry.tied for entry in found.values())
 
 
-def test_a_figure_that_rests_on_one_of_many_pictures_has_no_interval():
+def test_a_figure_that_rests_on_one_of_many_images_has_no_interval():
     nan = float("nan")
     _, found = told(rows_of({"a": [nan, 0.9, nan, nan], "b": [0.1, 0.2, 0.1, 0.2]}))
 
     assert np.isnan([found["a"].low, found["a"].high]).all()
     assert found["b"].low < found["b"].high
-    assert found["b"].tied  # on the one image that both define, nothing can be told
+    assert found["b"].tied  # on the only image that both define, nothing is significant
 
 
-def test_ties_are_told_on_the_rows_that_both_define():
+def test_ties_are_determined_on_rows_that_both_define():
     """Undefined on the hard half, a method seems far ahead; where both are defined it is behind, and not by chance."""
     easy, hard = np.linspace(0.8, 0.9, 20), np.linspace(0.1, 0.2, 20)
     flat = np.where(np.arange(40) % 2, 0.01, -0.01)
@@ -118,7 +118,7 @@ def test_ties_are_told_on_the_rows_that_both_define():
     assert [found[name].tied for name in ("same", "near", "less")] == [True, True, False]
 
 
-def test_methods_without_a_common_row_are_not_told_apart():
+def test_methods_without_common_rows_are_tied():
     nan = float("nan")
     _, found = told(rows_of({"a": [0.9, 0.8, nan, nan], "b": [nan, nan, 0.1, 0.2]}))
 
@@ -132,7 +132,7 @@ def test_parts_are_pooled_and_not_averaged():
 
     @metric("pooled_for_a_test", higher_is_better=True, reduce=pooled)
     def pooled_for_a_test(attribution):
-        """Hits among all that was seen."""
+        """Share of hits."""
 
     parts = {"hit": {"a": [1.0, 90.0], "b": [9.0, 0.0]}, "seen": {"a": [10.0, 90.0], "b": [10.0, 90.0]}}
     try:
@@ -146,8 +146,8 @@ def test_parts_are_pooled_and_not_averaged():
 
 
 @pytest.mark.parametrize("lengths", [(2, 2, 2, 2), (2, 1, 2, 1)])
-def test_rows_of_one_picture_are_drawn_together(lengths):
-    """Two rows that always say the same are one image's worth of evidence."""
+def test_rows_of_one_image_are_drawn_together(lengths):
+    """Two identical rows of an image do not narrow the interval."""
     values = [0.0, 1.0, 0.0, 1.0]
     rows = [
         {**row, "image": str(place), "index": place, "role": role}
@@ -162,7 +162,7 @@ def test_rows_of_one_picture_are_drawn_together(lengths):
     assert spread == 1.0  # of eight independent rows it would be 0.75
 
 
-def test_predicted_and_true_classes_are_columns_of_their_own():
+def test_predicted_and_true_classes_have_separate_columns():
     rows = rows_of({"a": [0.0, 1.0]}) + rows_of({"a": [1.0, 1.0]}, role="label")
     unread = [{**row, "image": "lost", "index": 9, "role": ""} for row in rows_of({"a": ["not read"]})]
 

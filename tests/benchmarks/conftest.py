@@ -1,4 +1,4 @@
-"""The suite lies beside the package, not in it."""
+"""The benchmark suite is next to the package, not in it."""
 
 import sys
 from pathlib import Path

@@ -49,8 +49,8 @@ def script():
 def test_correlations_are_of_ranks(script):
     scores = torch.tensor([[3.0, 1.0, 2.0, 2.0], [1.0, 2.0, 3.0, 4.0], [0.0, 1.0, 0.0, 0.0]])
     others = torch.tensor([[9.0, 0.0, 1.0, 1.0], [4.0, 3.0, 2.0, 1.0], [0.0, 0.0, 1.0, 0.0]])
-    assert script.correlations(scores, scores).tolist() == pytest.approx([1, 1, 1])
-    assert script.correlations(others, scores).tolist() == pytest.approx([1, -1, -1 / 3])
+    assert script.correlate_ranks(scores, scores).tolist() == pytest.approx([1, 1, 1])
+    assert script.correlate_ranks(others, scores).tolist() == pytest.approx([1, -1, -1 / 3])
 
 
 def test_only_missing_methods_are_measured(script, tmp_path, monkeypatch):
@@ -63,14 +63,14 @@ def test_only_missing_methods_are_measured(script, tmp_path, monkeypatch):
     monkeypatch.setattr(script.vitreous, "list_methods", lambda: [{"name": name} for name in names])
     (tmp_path / "known.json").write_text(json.dumps({"ranks": [{"method": "temper", "tf32": {}}]}))
     given = Namespace(assets=tmp_path, device="cpu", images=1, method=None, known=[tmp_path / "known.json"])
-    rows = list(script.rank_rows(given, deadline=0))
+    rows = list(script.measure_ranks(given, deadline=0))
     assert [row["method"] for row in rows] == ["ixg", "gradcam", "rise"]
     assert rows[0]["error"] == "left out: the time is up"
 
 
-def test_tables_show_what_was_measured_and_what_was_not(script):
+def test_tables_mark_missing_measurements(script):
     ranks = {"method": "temper", "on": "a model", "bf16": {"median": 0.9994, "min": 0.99, "nan": 0}, "seconds": 1.0}
-    text = script.markdown(
+    text = script.format_markdown(
         {"machine": "A GPU", "speed": ROWS, "ranks": [ranks, {"method": "lime", "error": "too slow"}]}
     )
     assert "| b | `temper` | bf16 | 0.300 | 0.250 | 1.20 | 1.10–1.30 | – | 1.60 |" in text
@@ -95,16 +95,24 @@ def test_a_bed_in_bfloat16_has_a_converted_floor(script):
     try:
         from suite import peers
 
-        bed = script.lay("test", batch=2, arithmetic="bf16")
-        rows = {case.what.split("(")[0]: case for case in peers.cases(bed)}
+        workload = script.make_workload("test", batch=2, arithmetic="bf16")
+        rows = {case.what.split("(")[0]: case for case in peers.cases(workload)}
         assert [*rows] == ["ig", "smoothgrad", "ixg", "gradcam", "attnlrp"]
         assert "ours is in TF32" in rows["ixg"].note  # and the peer explains a converted module
         assert "TF32" not in rows["attnlrp"].note
-        assert peers.images_for(bed).dtype == next(peers.module_of(bed).parameters()).dtype == torch.bfloat16
-        assert (bed.precision, bed.vit.dtype, bed.one_backward().dtype) == ("bf16", torch.float32, torch.bfloat16)
+        assert (
+            peers.get_peer_images(workload).dtype
+            == next(peers.get_peer_module(workload).parameters()).dtype
+            == torch.bfloat16
+        )
+        assert (workload.precision, workload.vit.dtype, workload.one_backward().dtype) == (
+            "bf16",
+            torch.float32,
+            torch.bfloat16,
+        )
         from suite.whitebox import cases
 
-        names = {case.what for case in cases(bed)}
+        names = {case.what for case in cases(workload)}
     finally:
         before.apply()
     assert {"decompx+skipplus", "genatt", "tokentm"} <= names

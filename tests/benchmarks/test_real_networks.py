@@ -16,7 +16,7 @@ RECORDED = [what for what in real_networks.PAGES if (real_networks.RESULTS / f"r
 
 
 @pytest.mark.parametrize("what", RECORDED)
-def test_the_page_shows_what_was_recorded(what):
+def test_the_page_shows_the_recorded_results(what):
     rows = json.loads((real_networks.RESULTS / f"real-{what}.json").read_text())
     page = real_networks.PAGES[what].read_text()
 

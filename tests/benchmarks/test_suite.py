@@ -1,4 +1,4 @@
-"""The suite runs from end to end on a tiny model, and its arithmetic is what it says; no second is ever judged here."""
+"""The suite runs from end to end on a tiny model, and its arithmetic is correct; no timing is tested."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 from suite import bare, clock, command, growth, memory, profile, startup, table, whitebox
-from suite.bed import backward, lay
 from suite.case import Case
 from suite.row import Row
+from suite.workload import make_workload, run_backward
 from torch import Tensor
 
 import vitreous
@@ -26,8 +26,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def bed():
-    return lay("test", batch=2)
+def workload():
+    return make_workload("test", batch=2)
 
 
 def case(**changes):
@@ -83,7 +83,7 @@ def test_the_command_measures_prints_and_keeps_everything(tmp_path, capsys, monk
 
 @pytest.mark.slow
 def test_the_script_starts_by_itself():
-    script = [sys.executable, ROOT / "benchmarks" / "run"]  # its first line asks for the python that is on the path
+    script = [sys.executable, ROOT / "benchmarks" / "run"]  # its first line uses the python on the path
     done = subprocess.run([*script, "--size", "test", "--list"], capture_output=True, text=True, check=True)
 
     assert "decompx+skipplus against forward + backward" in done.stdout
@@ -106,34 +106,34 @@ def test_rows_measured_again_take_the_place_of_old_ones(tmp_path, capsys, monkey
     assert len(after["commands"]) == 2
     strange = {**before, "machine": {**before["machine"], "torch": "0.0"}}
     with pytest.raises(SystemExit, match="differ in torch"):
-        table.joined(strange, after)
+        table.merge_documents(strange, after)
 
 
-def test_only_the_requested_modules_run(bed, monkeypatch):
+def test_only_the_requested_modules_run(workload, monkeypatch):
     def closed(_):
         raise AssertionError("nobody asked")
 
     monkeypatch.setattr(memory, "cases", closed)
 
-    found = list(command.cases_of(bed, ["relevance", "stand-ins"]))
+    found = list(command.list_cases(workload, ["relevance", "stand-ins"]))
 
     assert {"relevance", "stand-ins"} <= {one.group for one in found}
     assert not [one for one in found if isinstance(one, Row)]
 
 
 @pytest.mark.parametrize("name", command.MODULES)
-def test_every_module_lists_all_its_groups(bed, name):
+def test_every_module_lists_all_its_groups(workload, name):
     room = importlib.import_module(f"suite.{name}")
 
-    assert {one.group for one in room.cases(bed)} == set(room.GROUPS) <= set(table.GROUPS)
+    assert {one.group for one in room.cases(workload)} == set(room.GROUPS) <= set(table.GROUPS)
 
 
 def test_growth_that_was_kept_is_drawn_without_measuring(tmp_path, monkeypatch, capsys):
     curve = {"what": "ixg", "axis": "depth", "at": [1, 2], "seconds": [1.0, 2.0], "exponent": 1.0, "theory": 1.0}
     kept, figure = tmp_path / "out.json", tmp_path / "growth.svg"
-    table.write(kept, table.document({"torch": "0"}, ["measured elsewhere"], [], [curve]))
+    table.write_json(kept, table.make_document({"torch": "0"}, ["measured elsewhere"], [], [curve]))
     before = kept.read_text()
-    monkeypatch.setattr(growth, "grown", raising)
+    monkeypatch.setattr(growth, "measure_growth", raising)
 
     command.main(["--growth", str(figure), "--json", str(kept), "--kept"])
 
@@ -146,8 +146,8 @@ def test_growth_that_was_kept_is_drawn_without_measuring(tmp_path, monkeypatch, 
 
 def test_growth_without_matplotlib_is_kept(tmp_path, monkeypatch, capsys):
     curve = {"what": "ixg", "axis": "depth", "at": [1, 2], "seconds": [1.0, 2.0], "exponent": 1.0, "theory": 1.0}
-    monkeypatch.setattr(growth, "grown", lambda *_: [curve])
-    monkeypatch.setattr(growth, "drawn", raising)
+    monkeypatch.setattr(growth, "measure_growth", lambda *_: [curve])
+    monkeypatch.setattr(growth, "draw_growth", raising)
 
     command.main(["--growth", str(tmp_path / "growth.svg"), "--json", str(tmp_path / "out.json")])
 
@@ -155,7 +155,7 @@ def test_growth_without_matplotlib_is_kept(tmp_path, monkeypatch, capsys):
     assert json.loads((tmp_path / "out.json").read_text())["growth"] == [curve]
 
 
-def test_the_slowest_rows_are_those_that_take_most_of_what_they_may():
+def test_the_slowest_rows_are_closest_to_their_targets():
     rows = [
         row({"at_most": 2.0}, 1.0, seconds={}),
         Row("b", "sampling", "half", "itself", targets={"at_least": 5.0}, ratio=0.25),
@@ -167,7 +167,7 @@ def test_the_slowest_rows_are_those_that_take_most_of_what_they_may():
         Row("l", "paths", "large", "floor", targets={"at_most": 1.0}, ratio=9.0),
     ]
 
-    found = profile.slowest(rows, ["b"], 3)
+    found = profile.find_slowest(rows, ["b"], 3)
 
     assert [(one.what, one.note) for one in found] == [("half", ""), ("far", "streaming"), ("near", "")]
 
@@ -188,18 +188,18 @@ def test_the_slowest_rows_are_profiled_from_the_file(tmp_path, capsys):
 
 def test_a_file_is_whole_or_not_there(tmp_path, monkeypatch):
     kept = tmp_path / "out.json"
-    table.write(kept, {"rows": 1})
+    table.write_json(kept, {"rows": 1})
     monkeypatch.setattr(Path, "replace", raising)
 
     with pytest.raises(ImportError):
-        table.write(kept, {"rows": 2})
+        table.write_json(kept, {"rows": 2})
 
     assert json.loads(kept.read_text()) == {"rows": 1}
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="the script is a shell's")
-def test_the_gpu_script_goes_on_after_a_failure_and_stops_when_time_is_up(tmp_path):
-    python = tmp_path / "python3"  # stands in for the suite: says what it was asked, and fails at peers
+def test_the_gpu_script_continues_after_a_failure_and_stops_when_time_is_up(tmp_path):
+    python = tmp_path / "python3"  # replaces the suite: prints its arguments, and fails for peers
     python.write_text(
         '#!/bin/sh\nprintf "%s\\t" "$@" >>"$ASKED"\ncase "$*" in *peers*) echo broken >&2; exit 3;; esac\n'
     )
@@ -215,7 +215,7 @@ def test_the_gpu_script_goes_on_after_a_failure_and_stops_when_time_is_up(tmp_pa
     parts += ("peers-tf32", "tf32", "peers-bf16", "bf16", "large")
 
     calls = [one.split("\t")[:-1] for one in (tmp_path / "asked").read_text().split("benchmarks/run\t")[1:]]
-    parsed = [command.parser().parse_args(one) for one in calls]
+    parsed = [command.make_parser().parse_args(one) for one in calls]
     assert len(parsed) == len(parts)
     assert all(one.device == "cuda" and one.rounds == 3 and one.add for one in parsed)
     assert {one.json for one in parsed} == {tmp_path / "out.json"}
@@ -253,17 +253,17 @@ def test_the_gpu_script_goes_on_after_a_failure_and_stops_when_time_is_up(tmp_pa
         ({"at_most": 1.0}, {"error": "theirs: ImportError"}, "failed", None),
     ],
 )
-def test_a_verdict_is_met_or_says_by_how_much_it_is_missed(targets, found, verdict, said):
+def test_a_verdict_is_met_or_describes_the_miss(targets, found, verdict, said):
     one = row(targets, **found)
 
     assert one.verdict == verdict
-    assert said is None or one.missed() == said
+    assert said is None or one.list_missed() == said
 
 
 def test_ratios_are_per_image_and_taken_within_rounds():
     one = row(pictures=(32, 1))
 
-    one.take([(32.0, 10.0), (64.0, 4.0), (3.2, 1.0)])
+    one.set_rounds([(32.0, 10.0), (64.0, 4.0), (3.2, 1.0)])
 
     assert one.ratio == pytest.approx(0.1)
     assert one.spread == pytest.approx((0.1, 0.5))
@@ -276,13 +276,13 @@ def test_memory_is_per_image():
 def test_a_row_survives_its_record():
     one = row({"at_least": 2.0}, 0.4, spread=(0.3, 0.5), peaks={"ours": 3, "theirs": 9}, agreement=0.5, note="n")
 
-    again = Row.read(json.loads(json.dumps(one.record())))
+    again = Row.from_record(json.loads(json.dumps(one.to_record())))
 
     assert again == one
-    assert json.loads(json.dumps(row(agreement=math.nan).record(), allow_nan=False))["agreement"] is None
+    assert json.loads(json.dumps(row(agreement=math.nan).to_record(), allow_nan=False))["agreement"] is None
 
 
-def test_batches_have_tables_of_their_own():
+def test_batch_sizes_have_separate_tables():
     rows = [
         row(what="x", batch=8),
         row(what="y", batch=32),
@@ -290,7 +290,7 @@ def test_batches_have_tables_of_their_own():
         row(what="w", error="raised"),
     ]
 
-    tables = table.markdown(rows).split("**a test model · peers**")[1:]
+    tables = table.format_markdown(rows).split("**a test model · peers**")[1:]
 
     assert [("batch 8" in one, "batch 32" in one) for one in tables] == [(True, False), (False, True)]
     assert [[name for name in "xyzw" if f"`{name}`" in one] for one in tables] == [["x", "z", "w"], ["y"]]
@@ -299,8 +299,8 @@ def test_batches_have_tables_of_their_own():
 def test_work_takes_turns_and_stops_at_the_cap():
     calls = []
 
-    found = clock.turns(lambda: calls.append("a"), lambda: calls.append("b"), "cpu", 3)
-    clock.turns(lambda: calls.append("a"), lambda: calls.append("b"), "cpu", 50, cap=0)
+    found = clock.alternate(lambda: calls.append("a"), lambda: calls.append("b"), "cpu", 3)
+    clock.alternate(lambda: calls.append("a"), lambda: calls.append("b"), "cpu", 50, cap=0)
 
     assert calls == ["a", "b"] * 4
     assert len(found) == 3
@@ -315,11 +315,11 @@ def test_peak_memory_counts_tensors_alive_at_once():
         del first
         return second + 1  # again two at once
 
-    assert clock.peak(work, "cpu") == pytest.approx(8 * mebi, rel=0.01)
-    assert clock.highest([5, -5, 3, 4, -7]) == 7
+    assert clock.measure_peak(work, "cpu") == pytest.approx(8 * mebi, rel=0.01)
+    assert clock.find_peak([5, -5, 3, 4, -7]) == 7
 
 
-# ── what fails is a row ──────────────────────────────────────────────────────────────────────────
+# ── failures become rows ──────────────────────────────────────────────────────────────────────────
 
 
 def raising(*_):
@@ -327,18 +327,18 @@ def raising(*_):
 
 
 @pytest.mark.parametrize("side", ["ours", "theirs"])
-def test_a_side_that_raises_is_a_row_that_says_so(bed, side):
-    found = clock.measured(case(**{side: raising}, at_most=1.0), bed, 1)
+def test_a_side_that_raises_becomes_a_row_with_the_error(workload, side):
+    found = clock.measure_case(case(**{side: raising}, at_most=1.0), workload, 1)
 
     assert found.verdict == "failed"
     assert found.error == f"{side}: ImportError: No module named 'captum'"
-    assert "failed: " in table.markdown([found])
+    assert "failed: " in table.format_markdown([found])
 
 
-def test_a_library_that_is_not_installed_is_skipped(bed):
+def test_a_library_that_is_not_installed_is_skipped(workload):
     calls = []
 
-    clock.measured(case(ours=lambda: calls.append("ours"), theirs=raising), bed, 1)
+    clock.measure_case(case(ours=lambda: calls.append("ours"), theirs=raising), workload, 1)
 
     assert calls == []
 
@@ -362,22 +362,22 @@ def test_invalid_requests_are_refused(capsys):
         command.main(["--size", "test", "--rounds", "0"])
 
 
-# ── the rooms ────────────────────────────────────────────────────────────────────────────────────
+# ── modules of cases ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_floor_is_the_plain_gradient(bed):
-    images = bed.images.clone().requires_grad_()
-    bed.model(images).max(-1).values.sum().backward()
+def test_the_floor_is_the_plain_gradient(workload):
+    images = workload.images.clone().requires_grad_()
+    workload.model(images).max(-1).values.sum().backward()
 
-    torch.testing.assert_close(backward(bed.model, bed.images), images.grad)
+    torch.testing.assert_close(run_backward(workload.model, workload.images), images.grad)
 
 
-def test_the_floor_runs_every_sequence_also_when_memory_is_freed(bed, monkeypatch):
+def test_the_floor_runs_every_sequence_also_when_memory_is_freed(workload, monkeypatch):
     lengths, seen = [9] * 40 + [17] * 12, []
     monkeypatch.setattr(bare, "rows_that_fit", lambda *_: 8)
-    run = bare.sequences(bed, lengths, 2)
+    run = bare.make_sequence_forwards(workload, lengths, 2)
     monkeypatch.setattr(bare, "rows_that_fit", lambda *_: 1000)
-    hook = bed.model.norm.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[:2]))
+    hook = workload.model.norm.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[:2]))
 
     run()
     hook.remove()
@@ -386,82 +386,88 @@ def test_the_floor_runs_every_sequence_also_when_memory_is_freed(bed, monkeypatc
     assert sum(rows for rows, length in seen if length == 17) == 12 + 2
 
 
-def test_the_floor_shows_as_many_images_as_it_says(bed):
-    assert bare.noise_images(bed, 70).shape == (70, *bed.images.shape[1:])
-    assert not (bare.noise_images(bed, 70)[0] == bare.noise_images(bed, 70)[1]).all()
+def test_the_floor_runs_the_stated_number_of_images(workload):
+    assert bare.make_noise(workload, 70).shape == (70, *workload.images.shape[1:])
+    assert not (bare.make_noise(workload, 70)[0] == bare.make_noise(workload, 70)[1]).all()
 
 
 def test_attention_is_freed_while_streaming_and_kept_while_held():
-    deep = lay("test", batch=1, depth=5)
+    deep = make_workload("test", batch=1, depth=5)
 
-    assert whitebox.layers_alive(deep, "genatt", hold=True) == 5
-    assert whitebox.layers_alive(deep, "genatt", hold=False) <= 2
+    assert whitebox.count_layers_alive(deep, "genatt", hold=True) == 5
+    assert whitebox.count_layers_alive(deep, "genatt", hold=False) <= 2
 
 
 @pytest.mark.parametrize("spec", ["ixg", "ig(steps=16)", "smoothgrad(samples=24)"])
-def test_the_walk_back_holds_what_the_bare_graph_holds(spec):
-    deep = lay("test", batch=4, depth=12, img_size=64)
+def test_the_backward_pass_uses_the_memory_of_the_plain_graph(spec):
+    deep = make_workload("test", batch=4, depth=12, img_size=64)
     points = deep.images if spec == "ixg" else deep.images.repeat(8, 1, 1, 1)  # as many as are held at once
 
-    ours = clock.peak(lambda: vitreous.explain(deep.vit, deep.images, method=spec), "cpu")
+    ours = clock.measure_peak(lambda: vitreous.explain(deep.vit, deep.images, method=spec), "cpu")
 
-    assert ours < 1.09 * clock.peak(lambda: backward(deep.model, points), "cpu")  # checked calls keep their arguments
+    assert ours < 1.09 * clock.measure_peak(
+        lambda: run_backward(deep.model, points), "cpu"
+    )  # checked calls keep their arguments
 
 
-def test_twice_the_work_is_weighed_beside_the_single(bed):
+def test_memory_of_doubled_work_is_compared_with_single_work(workload):
     block = torch.ones(1000)
 
     def both() -> Tensor:
         one, two = block + 1, block + 2
         return one.add_(two)
 
-    found = memory.doubled(bed, "a", "twice", both, lambda: block + 1)
-    kept = memory.doubled(bed, "a", "twice", lambda: {"map": torch.ones(2000)}, lambda: [torch.ones(1000)])
-    failed = command.measure_figure(memory.figure(bed, "a", "twice", raising, lambda: None), "test")
+    found = memory.compare_doubled(workload, "a", "twice", both, lambda: block + 1)
+    kept = memory.compare_doubled(workload, "a", "twice", lambda: {"map": torch.ones(2000)}, lambda: [torch.ones(1000)])
+    failed = command.measure_figure(memory.make_figure(workload, "a", "twice", raising, lambda: None), "test")
 
     assert found.ratio == pytest.approx(2, rel=0.01)
     assert found.verdict == "missed"
     assert found.note == ""
     assert kept.ratio == pytest.approx(1, rel=0.01)
-    assert kept.note == "without the 0.00381 MiB more that are handed back"
+    assert kept.note == "without the 0.00381 MiB of additional results"
     assert failed.error == "ImportError: No module named 'captum'"
 
 
-def test_a_line_is_timed_in_an_interpreter_of_its_own():
-    found = startup.waited("a line", "nothing", lambda: startup.spent("x = sum(range(10))", "import json"), 1, 0.5)
+def test_a_statement_is_timed_in_a_new_interpreter():
+    found = startup.measure_startup(
+        "a line", "nothing", lambda: startup.measure_process_time("x = sum(range(10))", "import json"), 1, 0.5
+    )
 
     assert found.unit == "s"
     assert 0 <= found.ratio < math.inf
     with pytest.raises(subprocess.CalledProcessError):
-        startup.spent("import no_such_module")
+        startup.measure_process_time("import no_such_module")
 
 
 def test_the_exponent_is_the_slope_in_logarithms():
-    assert growth.exponent([1, 2, 4, 8], [3, 12, 48, 192]) == pytest.approx(2)
-    assert growth.theory_line({"at": [1, 2, 4], "seconds": [5.0, 10.0, 20.0], "theory": 1.0}) == pytest.approx(
+    assert growth.fit_exponent([1, 2, 4, 8], [3, 12, 48, 192]) == pytest.approx(2)
+    assert growth.compute_theory_line({"at": [1, 2, 4], "seconds": [5.0, 10.0, 20.0], "theory": 1.0}) == pytest.approx(
         [5, 10, 20]
     )
 
 
-def test_theory_counts_what_runs(bed):
-    half, whole = (growth.products(spec, bed, 17) for spec in ("ixg+skipplus", "ixg"))
+def test_theory_counts_the_executed_multiplications(workload):
+    half, whole = (growth.count_multiplications(spec, workload, 17) for spec in ("ixg+skipplus", "ixg"))
 
     assert 0.7 < half / whole < 0.8  # two blocks forward, one of two back
-    assert growth.products("tis(masks=32)", bed, 17) < growth.products("rise(masks=32)", bed, 17)
+    assert growth.count_multiplications("tis(masks=32)", workload, 17) < growth.count_multiplications(
+        "rise(masks=32)", workload, 17
+    )
 
 
 @pytest.mark.slow
 def test_growth_is_measured_and_drawn(tmp_path):
-    found = growth.grown("cpu", 1, quick=True)
-    growth.drawn(found, tmp_path / "growth.svg")
+    found = growth.measure_growth("cpu", 1, quick=True)
+    growth.draw_growth(found, tmp_path / "growth.svg")
 
     assert {one["axis"] for one in found} == {"tokens", "depth", "pictures", "masks"}
     assert all(math.isfinite(one["exponent"]) and one["theory"] > 0.5 for one in found)
     assert "decompx+skipplus" in (tmp_path / "growth.svg").read_text()
 
 
-def test_a_profile_names_operators(bed):
-    said = profile.profiled(next(one for one in whitebox.cases(bed) if one.what == "ixg"), bed, rows=3)
+def test_a_profile_names_operators(workload):
+    said = profile.profile_case(next(one for one in whitebox.cases(workload) if one.what == "ixg"), workload, rows=3)
 
     assert said.count("aten::") >= 4
     assert "ours" in said
@@ -479,16 +485,16 @@ def page():
     return module
 
 
-def test_the_page_is_what_was_measured(page):
+def test_the_page_agrees_with_the_measurements(page):
     assert page.main(["--check"]) == 0
 
 
-def test_the_page_says_what_is_missing_and_shows_what_is_there(page, tmp_path):
+def test_the_page_marks_missing_measurements(page, tmp_path):
     text = "Words.\n<!-- cpu table -->\nold\n<!-- end -->\nMore.\n<!-- h200 table -->\n<!-- end -->\n<!-- cpu growth -->\n<!-- end -->\n"
     one = row({"at_most": 1.0}, 1.5, spread=(1.4, 1.6), seconds={"ours": [3.0], "theirs": [2.0]})
     curve = {"what": "ixg", "axis": "depth", "at": [1, 2], "seconds": [1.0, 2.0], "exponent": 1.0, "theory": 1.0}
     facts = {"device": "A Machine", "clock": "c", "memory": "m", "threads": 1, "torch": "2"}
-    table.write(tmp_path / "cpu.json", table.document(facts, ["benchmarks/run"], [one], [curve]))
+    table.write_json(tmp_path / "cpu.json", table.make_document(facts, ["benchmarks/run"], [one], [curve]))
 
     made = page.filled(text, tmp_path)
 

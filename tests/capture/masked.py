@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 @torch.no_grad()
 def logits_with_masked_keys(model: nn.Module, image: Tensor, keep: Tensor) -> Tensor:
-    """Logits [c] of one image [3 H W] when nobody looks at the patches that `keep` [p] leaves out."""
+    """Logits [c] of one image [3 H W] with the patches outside of `keep` [p] masked as keys of attention."""
     prefix = model.num_prefix_tokens
     stays = torch.cat([torch.ones(prefix, dtype=torch.bool), keep])
     mask = torch.zeros(len(stays), dtype=image.dtype).masked_fill(

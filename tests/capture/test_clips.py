@@ -114,7 +114,7 @@ class SmallVolumeNet(nn.Module):
         return self.head(x.mean((2, 3, 4)))
 
 
-def test_volumes_of_one_channel_have_coarse_stages_brought_to_the_finest():
+def test_coarse_stages_of_volumes_are_resized_to_the_finest():
     torch.manual_seed(0)
     model = vitreous.see_through(SmallVolumeNet().double().eval(), size=(4, 16, 24))
     x = torch.randn(1, 1, 4, 16, 24, dtype=torch.float64)
@@ -207,7 +207,7 @@ def test_film_strip_and_animation(tmp_path):
     assert "<img" in attribution._repr_html_()
 
 
-def test_what_clips_do_not_have_is_refused(tmp_path):
+def test_functions_that_do_not_support_clips_refuse_them(tmp_path):
     model, x = network("videomae"), clips(2)
     attribution = vitreous.explain(model, x, target=0, method="ixg+plus")
     image = vitreous.explain("scenes", torch.zeros(1, 3, 112, 112), target=0, method="ixg")

@@ -1,4 +1,4 @@
-"""The books balance: what tokens and biases add, from any layer on, is the score."""
+"""Completeness: the shares of tokens and biases, from any layer on, add up to the score."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def asked(family: str, question: str) -> Probe:
     return Probe(seen(family), pictures(), torch.tensor([1, 0]), question)
 
 
-# the question enters behind the head, so a second one is asked of every kind of read-out, not of every family
+# the score function follows the head, so a second one is tested for every kind of read-out, not for every family
 HEADS = ("vit", "vit-mean", "vit-mean-of-everything", "vit-one-output", "siglip", "deit-distilled")
 
 
@@ -47,7 +47,7 @@ def test_tokens_and_biases_are_the_score_at_every_layer(family: str, question: s
 
 @pytest.mark.parametrize("spec", ["decompx", "ixg@libra", "fullgrad@libra", "fullgrad@decompx"])
 @EVERY
-def test_an_attribution_shows_what_it_does_not_hold(family: str, spec: str) -> None:
+def test_an_attribution_has_its_residual(family: str, spec: str) -> None:
     found = resolve(spec)(asked(family, "logit"))
 
     total = found.patches.sum(-1) + found.prefix.sum(-1) + found.bias
@@ -56,7 +56,7 @@ def test_an_attribution_shows_what_it_does_not_hold(family: str, spec: str) -> N
 
 
 @pytest.mark.parametrize("spec", ["ixg", "fullgrad", "attnlrp", "conservativelrp", "decompx+plus", "ixg@linear(qk=0)"])
-def test_what_does_not_add_up_claims_no_residual(spec: str) -> None:
+def test_incomplete_methods_have_no_residual(spec: str) -> None:
     assert resolve(spec)(asked("vit", "logit")).residual is None
 
 
@@ -65,7 +65,7 @@ def test_a_probability_is_no_sum_of_shares() -> None:
 
 
 @each("family", GATED)
-def test_gated_models_tell_decompx_and_libra_apart(family: str) -> None:
+def test_decompx_and_libra_differ_on_gated_models(family: str) -> None:
     decompx, libra = resolve("decompx")(asked(family, "logit")), resolve("ixg@libra")(asked(family, "logit"))
 
     assert (decompx.patches - libra.patches).abs().max() > 1e-4

@@ -1,4 +1,4 @@
-"""CUDA graphs: what decides about recording and replaying. Graphs themselves need a GPU (`benchmarks/precision.py`)."""
+"""CUDA graphs: the conditions of recording and replaying. Graphs themselves need a GPU (`benchmarks/precision.py`)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_replay_that_differs_is_never_used(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("reason", ["host access", "memory"])
-def test_what_cannot_be_recorded_is_computed_every_time(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+def test_methods_that_cannot_be_recorded_are_computed_every_time(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
     attempts: list[str] = []
 
     def record(function: object, inputs: object) -> None:
@@ -90,7 +90,7 @@ def test_what_cannot_be_recorded_is_computed_every_time(monkeypatch: pytest.Monk
     assert attempts == [reason]  # tried once
 
 
-def test_other_shapes_dtypes_and_keys_have_recordings_of_their_own(replays: list[int]) -> None:
+def test_other_shapes_dtypes_and_keys_have_separate_recordings(replays: list[int]) -> None:
     function, graphs = Counted(), GraphCache(size=8)
     inputs = [("a", torch.ones(3)), ("a", torch.ones(4)), ("a", torch.ones(3).double()), ("b", torch.ones(3))]
     for key, x in inputs * 5:
@@ -160,7 +160,7 @@ def test_main_methods_do_not_wait_for_the_device(spec: str) -> None:
     assert access.operations == set()
 
 
-def test_the_state_of_a_module_is_where_its_tensors_lie() -> None:
+def test_the_state_of_a_module_is_the_addresses_of_its_tensors() -> None:
     module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     state = module_state(module)
     with torch.no_grad():

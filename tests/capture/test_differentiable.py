@@ -143,7 +143,7 @@ def maps_diff(scores: torch.Tensor) -> torch.Tensor:
     return torch.stack(steps).mean()
 
 
-def test_what_has_no_graph_is_refused(vits):
+def test_methods_without_a_graph_are_refused(vits):
     frozen = next(iter(tiny_vits().values()))
     frozen.module.requires_grad_(False)
     images = images_for(frozen)

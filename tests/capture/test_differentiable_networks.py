@@ -91,7 +91,7 @@ def test_maps_of_networks_are_those_of_the_ordinary_backward_pass(name, subtests
 
 
 def test_a_complete_method_keeps_its_graph_for_a_logit():
-    """Without a graph, the shares of biases are computed beside the map; with one, the map alone."""
+    """Without a graph, the shares of biases are computed with the map; with a graph, only the map."""
     model = network("convnext")
     expected = vitreous.explain(model, images(), TARGETS, "decompx+first", "logit")
 
@@ -223,7 +223,7 @@ def test_the_linearised_gradient_of_every_rule_can_be_differentiated(name, point
 
     def gradient(x: Tensor, weights: Tensor, upstream: Tensor) -> Tensor:
         mode = DifferentiableForward(lin)
-        parameters = nn.ParameterList([nn.Parameter(weights)])  # marks what it holds
+        parameters = nn.ParameterList([nn.Parameter(weights)])  # marks its inputs
         with mode.marking(parameters):
             held = weights.view_as(weights)
             held._vitreous_constant = True
@@ -251,7 +251,7 @@ def test_the_rule_for_skip_connections_can_be_differentiated():
     assert torch.autograd.gradcheck(gradients, given)
 
 
-def test_a_rule_of_the_users_own_is_refused_unless_it_is_said_to_be_differentiable(monkeypatch):
+def test_a_registered_rule_must_be_declared_differentiable(monkeypatch):
     module = nn.Sequential(nn.Conv2d(3, 4, 8, 8), *[nn.Sequential(nn.Conv2d(4, 4, 1), nn.SELU()) for _ in range(2)])
     module = nn.Sequential(module, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)).double().eval()
     described = vitreous.see_through(module, size=(32, 32), blocks=["0.1", "0.2"])
@@ -321,7 +321,7 @@ def test_every_built_in_rule_is_tested_here():
     assert built_in - covered == {"sampling"}  # refused: no second derivative
 
 
-def test_what_is_marked_while_it_runs_is_not_marked_afterwards():
+def test_marks_are_removed_after_the_run():
     model = network("swin")
     vitreous.explain(model, images(1), 1, "temper", differentiable=True)
     assert not any(hasattr(parameter, "_vitreous_constant") for parameter in model.module.parameters())

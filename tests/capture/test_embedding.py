@@ -1,4 +1,4 @@
-"""Patches side by side are a product: the same tokens, the same way back; other convolutions are left alone."""
+"""A convolution with non-overlapping windows as a matrix product: the same tokens and gradients; other convolutions are unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def made(monkeypatch) -> list[tuple]:
 
 
 @each("family", FAMILIES)
-def test_tokens_and_the_way_back_are_the_models_own(family, made):
+def test_tokens_and_pixel_gradients_equal_those_of_the_model(family, made):
     made.clear()
     vit, walked, own = seen(family), pictures().clone().requires_grad_(), pictures().clone().requires_grad_()
 
@@ -33,7 +33,7 @@ def test_tokens_and_the_way_back_are_the_models_own(family, made):
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_where_nothing_is_walked_back_the_convolution_is_the_models(made):
+def test_without_a_backward_pass_the_convolution_is_unchanged(made):
     vit = seen("vit")
     forward.embed(vit, pictures())
     with torch.no_grad():
@@ -53,7 +53,7 @@ def test_where_nothing_is_walked_back_the_convolution_is_the_models(made):
         ({"kernel_size": (2, 4), "stride": (4, 2)}, (8, 12)),
     ],
 )
-def test_other_convolutions_are_left_alone(settings, size, made):
+def test_other_convolutions_are_unchanged(settings, size, made):
     layer = nn.Conv2d(3, 6, **settings)
     with forward.AsProducts():
         layer(torch.randn(2, 3, *size))

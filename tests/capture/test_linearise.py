@@ -1,4 +1,4 @@
-"""What the backward pass holds fixed, and what the forward pass never notices."""
+"""Linearisations hold parts of the backward pass fixed, and do not change the forward pass."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ FORWARDS += [
 
 @pytest.mark.parametrize("attention", [True, False], ids=["matrices", "fused"])
 @each("family, point", FORWARDS)
-def test_the_forward_pass_stays_the_models_own(family: str, point: str, attention: bool) -> None:
+def test_the_forward_pass_is_bit_identical(family: str, point: str, attention: bool) -> None:
     own = tiny(family)(pictures())
     probe = Probe(seen(family), pictures(), torch.tensor([0, 0]), hold=True)
 
@@ -81,7 +81,7 @@ HANDMADE = [
     "family",
     ["vit", "vit-mean", "vit-qk-norm", "vit-rmsnorm", "vit-swiglu", "siglip", "deit-distilled", "eva02", "beit-3"],
 )
-def test_gradients_are_those_of_a_graph_damped_by_hand(family: str, held: dict[str, Any]) -> None:
+def test_gradients_equal_those_of_an_explicitly_damped_graph(family: str, held: dict[str, Any]) -> None:
     scenes = [scene_of(family, image, **held) for image in range(2)]
 
     layers = list(Probe(seen(family), pictures(), torch.tensor(TARGETS)).layers(Linearisation(**held)))
@@ -93,7 +93,7 @@ def test_gradients_are_those_of_a_graph_damped_by_hand(family: str, held: dict[s
         assert (layer.attention_grad - G).abs().max() <= 1e-10 * G.abs().max().clamp(min=1e-300)
 
 
-def test_half_of_the_query_gradient_lies_half_way() -> None:
+def test_a_half_query_gradient_is_the_mean_of_none_and_all() -> None:
     """Gradients are linear in the factor on one layer's queries and keys, and in that on its values."""
 
     def last(lin: Linearisation) -> Tensor:
@@ -132,7 +132,7 @@ def test_only_points_that_hold_everything_else_fixed_are_complete() -> None:
         ({"residual": -0.5}, "residual=-0.5 must be a number from 0 to 100"),
     ],
 )
-def test_an_impossible_point_says_what_would_work(changes: dict[str, Any], words: str) -> None:
+def test_invalid_settings_are_refused_with_valid_values(changes: dict[str, Any], words: str) -> None:
     with pytest.raises((SpecError, TypeError), match=words):
         linearisation("plain", **changes)
 

@@ -1,4 +1,4 @@
-"""How much room there is."""
+"""Estimates of free memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_a_containers_limit_counts(tmp_path):
     assert container_bytes(tmp_path) == 600
 
 
-def test_no_limit_and_no_container_leave_the_machine_to_say(tmp_path):
+def test_without_limits_the_memory_of_the_machine_counts(tmp_path):
     assert container_bytes(tmp_path) == float("inf")
     (tmp_path / "memory.max").write_text("max\n")
 

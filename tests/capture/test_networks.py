@@ -44,7 +44,7 @@ def build(name: str) -> nn.Module:
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
 )
-def test_an_architecture_is_seen_through_or_refused_with_a_number(name):
+def test_an_architecture_is_complete_or_refused_with_its_missing_share(name):
     case = CASES[name]
 
     if name in REFUSED:
@@ -62,7 +62,7 @@ def test_an_architecture_is_seen_through_or_refused_with_a_number(name):
 
 
 def test_the_table_of_architectures_is_wide_and_complete():
-    """Families that users ask for, and the page that lists the results."""
+    """The table contains popular families, and the page lists the results."""
     page = (Path(__file__).parents[2] / "docs" / "architectures.md").read_text()
     libraries = [case.library for case in SMALL]
     wanted = (
@@ -176,7 +176,7 @@ def test_layers_of_a_network_have_gradients_where_gradients_are_disabled():
 
 
 @pytest.mark.slow
-def test_tokens_lie_where_they_react_to_the_image():
+def test_token_positions_are_measured_by_their_reaction_to_the_image():
     """Hiera's tokens are in the order of its windows, as are NesT's, which have the shape of a map [b 16 16 d].
 
     YOLOS' detection tokens come after the patches.
@@ -234,7 +234,7 @@ class Waves(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
-def test_an_operation_without_a_rule_is_named_and_can_be_given_one(monkeypatch):
+def test_an_operation_without_a_rule_is_named_and_a_rule_can_be_added(monkeypatch):
     module = randomise(Waves()).double().eval()
     before = fingerprint(module)
 
@@ -267,7 +267,7 @@ class Cut(Waves):
         (nn.Identity, "no parameters"),
     ],
 )
-def test_what_cannot_be_seen_through_is_refused_in_one_sentence(make, said):
+def test_unsupported_modules_are_refused_with_a_message(make, said):
     with pytest.raises(ModelError, match=said):
         vitreous.see_through(make().double().eval(), size=(32, 32))
 
@@ -309,7 +309,7 @@ def test_maps_of_a_score_are_measured_with_that_score():
         vitreous.evaluate(network, image, attribution, "max_sensitivity(samples=1)")
 
 
-def test_a_score_of_the_output_is_the_question_of_the_logits():
+def test_a_score_of_the_output_equals_a_score_function_of_the_logits():
     network = vitreous.see_through(build("resnet18"), size=(64, 64))
 
     by_score = vitreous.explain(network, images(64), method="temper", score=vitreous.scores.probability(2))

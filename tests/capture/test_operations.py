@@ -150,7 +150,7 @@ def test_written_out_attention_has_the_rules_of_the_fused_one():
         torch.testing.assert_close(written, fused, rtol=1e-9, atol=1e-12)
 
 
-def test_a_trace_stops_where_it_is_told_and_leaves_nothing_behind():
+def test_a_trace_stops_at_the_given_block_and_restores_the_module():
     model, x = randomise(plain_vit()), images()
     model.train()
     for parameter in model.parameters():
@@ -166,7 +166,7 @@ def test_a_trace_stops_where_it_is_told_and_leaves_nothing_behind():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_an_exception_in_the_forward_leaves_nothing_behind():
+def test_an_exception_in_the_forward_restores_the_module():
     model, x = randomise(plain_vit()), images()
 
     def fail() -> Tensor:
@@ -180,7 +180,7 @@ def test_an_exception_in_the_forward_leaves_nothing_behind():
     assert torch.is_grad_enabled()
 
 
-def test_a_rule_of_the_users_own_is_used():
+def test_a_registered_rule_is_used():
     x = torch.tensor([2.0, 3.0], dtype=torch.float64, requires_grad=True)
     assert "erf" not in RULES
 

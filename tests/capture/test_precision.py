@@ -104,14 +104,14 @@ def test_bfloat16_belongs_to_one_thread(vit, images):
     assert not torch.equal(half, usual)
 
 
-def test_autocast_around_a_call_does_not_reach_a_precision_that_was_asked_for(vit, images):
+def test_autocast_does_not_affect_a_requested_precision(vit, images):
     with torch.autocast("cpu", torch.bfloat16):
         exact = vitreous.explain(vit, images, 0, "temper", precision="float32").patches
 
     assert torch.equal(exact, vitreous.explain(vit, images, 0, "temper").patches)
 
 
-# ── what is rounded ──────────────────────────────────────────────────────────────────────────────
+# ── rounding ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_only_products_of_the_blocks_are_in_bfloat16(vit, images):
@@ -165,7 +165,7 @@ def test_a_metric_is_not_computed_in_bfloat16(vit, images):
     assert torch.equal(half, exact)
 
 
-# ── what is asked for ────────────────────────────────────────────────────────────────────────────
+# ── requested precision ───────────────────────────────────────────────────────────────────────────
 
 
 def test_a_precision_is_one_of_five(vit, images):

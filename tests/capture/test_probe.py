@@ -1,4 +1,4 @@
-"""One forward, one backward per target, as far as the consumer pulls; and the same numbers however they are kept."""
+"""One forward pass and one backward pass per target, as far as the fold iterates; held and recomputed graphs agree."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PAIRS += [
 
 
 @each("family, spec", PAIRS)
-def test_kept_recomputed_and_chosen_are_the_same_numbers(family: str, spec: str) -> None:
+def test_held_recomputed_and_automatic_graphs_agree(family: str, spec: str) -> None:
     targets = torch.tensor([[1, 4], [3, 0]])
 
     kept, streamed, chosen = (
@@ -62,7 +62,7 @@ def test_kept_recomputed_and_chosen_are_the_same_numbers(family: str, spec: str)
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_without_room_it_streams_by_itself_with_the_same_numbers(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_memory_it_streams_with_the_same_numbers(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = resolve(spec)(Probe(seen("vit-even"), pictures(), hold=True))
     monkeypatch.setattr(probing, "free_bytes", lambda device: 0.0)
 
@@ -71,7 +71,7 @@ def test_without_room_it_streams_by_itself_with_the_same_numbers(spec: str, monk
     torch.testing.assert_close(streamed.patches, kept.patches, rtol=1e-13, atol=1e-15)
 
 
-# ── how much is run ──────────────────────────────────────────────────────────────────────────────
+# ── number of passes ──────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def test_several_targets_share_the_forward(spec: str) -> None:
 
 
 @pytest.mark.parametrize("hold", [True, None])
-def test_the_predicted_class_costs_no_forward_of_its_own(hold: bool | None) -> None:
+def test_the_predicted_class_needs_no_extra_forward(hold: bool | None) -> None:
     model = build("vit-even")
     vit = from_timm(model)
 
@@ -139,7 +139,7 @@ def test_the_backward_pass_stops_where_the_fold_does(spec: str, lowest: int, hol
     assert backwards == {"head": 1} | {f"block {i}": 1 for i in range(lowest, 4)}
 
 
-def test_the_backward_pass_runs_only_as_far_as_it_is_pulled() -> None:
+def test_the_backward_pass_runs_only_as_far_as_the_fold_iterates() -> None:
     model = build("vit-even")
     vit = from_timm(model)
 
@@ -152,7 +152,7 @@ def test_the_backward_pass_runs_only_as_far_as_it_is_pulled() -> None:
 
 
 @pytest.mark.parametrize("spec", ["rawattention", "rollout", "attin", "globenc", "alti", "attnfrom"])
-def test_methods_that_ask_about_no_class_run_no_backward(spec: str) -> None:
+def test_class_agnostic_methods_run_no_backward(spec: str) -> None:
     model = build("vit-even")
     vit = from_timm(model)
 
@@ -165,7 +165,7 @@ def test_methods_that_ask_about_no_class_run_no_backward(spec: str) -> None:
     assert found.targets.tolist() == [0, 1, 2, 3]
 
 
-def test_no_attention_matrix_is_built_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_attention_matrix_is_built_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*args: object, **kwargs: object) -> None:
         raise AssertionError("softmax")
 
@@ -213,11 +213,11 @@ def test_without_targets_the_predicted_class_is_explained() -> None:
     torch.testing.assert_close(found.patches, resolve("ixg")(Probe(seen("vit"), pictures(), predicted)).patches)
 
 
-# ── what is seen ─────────────────────────────────────────────────────────────────────────────────
+# ── states ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @SOME
-def test_states_are_what_enters_every_block_and_what_leaves_the_last(family: str) -> None:
+def test_states_are_the_inputs_of_all_blocks_and_the_last_output(family: str) -> None:
     model, entered = build(family), []
     for block in model.blocks:
         block.register_forward_pre_hook(lambda module, args: entered.append(args[0]))
@@ -247,7 +247,7 @@ def test_layers_come_from_the_last_to_the_first_and_fit_together(family: str) ->
         )
 
 
-def test_what_was_computed_is_shared_by_later_methods() -> None:
+def test_results_are_shared_by_later_methods() -> None:
     model = build("vit-even")
     probe = Probe(from_timm(model), pictures())
     resolve("genatt")(probe)
@@ -260,13 +260,13 @@ def test_what_was_computed_is_shared_by_later_methods() -> None:
     assert not forwards
 
 
-def test_on_asks_the_same_of_other_images() -> None:
+def test_a_probe_can_be_moved_to_other_images() -> None:
     probe, others = Probe(seen("vit"), pictures(), question="margin"), pictures(2, seed=9)
 
     moved = probe.with_images(others)
 
     expected = Probe(seen("vit"), others, probe.targets, "margin")
-    assert torch.equal(moved.targets, probe.targets)  # the first pictures' classes, not the others'
+    assert torch.equal(moved.targets, probe.targets)  # the classes of the first images, not of the others
     torch.testing.assert_close(resolve("ixg")(moved).patches, resolve("ixg")(expected).patches)
 
 
@@ -286,7 +286,7 @@ def test_on_takes_as_many_images_as_there_were() -> None:
         probe.with_images(pictures(4))
 
 
-def test_images_that_ask_for_gradients_are_left_alone() -> None:
+def test_images_that_require_gradients_are_not_modified() -> None:
     images = pictures().clone().requires_grad_()
 
     found = resolve("vanillagrad_norm(space='pixels')")(Probe(seen("vit"), images))

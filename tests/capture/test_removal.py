@@ -1,4 +1,4 @@
-"""What the model says when only some patches enter."""
+"""Logits with only some of the patches in the encoder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def masked(family: str, images: Tensor, keep: Tensor) -> Tensor:
 
 
 @EVERY
-def test_a_patch_that_left_is_a_patch_that_nobody_looks_at(family: str) -> None:
+def test_a_removed_patch_equals_a_masked_patch(family: str) -> None:
     keep = subsets()
 
     said = Probe(seen(family), pictures()).logits(keep)
@@ -54,7 +54,7 @@ def test_patches_of_another_grid_keep_their_positions(family: str) -> None:
 
 
 @EVERY
-def test_keeping_every_patch_changes_nothing(family: str) -> None:
+def test_keeping_every_patch_gives_the_original_logits(family: str) -> None:
     probe = Probe(seen(family), pictures())
 
     said = probe.logits(torch.ones(2, 3, 12, dtype=torch.bool))
@@ -134,7 +134,7 @@ def test_a_score_is_its_targets_logit() -> None:
     torch.testing.assert_close(score, torch.stack(expected))
 
 
-def test_every_row_may_bring_its_own_subsets() -> None:
+def test_every_row_may_have_its_own_subsets() -> None:
     targets = torch.tensor([[0, 3], [4, 1]])
     probe, keep = Probe(seen("vit"), pictures(), targets), subsets(images=4)
 
@@ -149,7 +149,7 @@ def test_every_row_may_bring_its_own_subsets() -> None:
 
 
 @pytest.mark.parametrize("question", ["probability", "margin"])
-def test_a_score_is_what_the_question_asks(question: str) -> None:
+def test_a_score_is_the_score_function_of_the_logits(question: str) -> None:
     targets, keep = torch.tensor([2, 4]), subsets()
     probe = Probe(seen("vit-mean"), pictures(), targets, question)
 

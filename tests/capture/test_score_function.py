@@ -1,4 +1,4 @@
-"""What is being explained."""
+"""Score functions of the logits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Z = tiny("vit-one-output")(pictures()).detach()[:, 0]
 # ── one sigmoid output ───────────────────────────────────────────────────────────────────────────
 
 
-def test_one_output_is_seen_as_two_sides() -> None:
+def test_one_output_is_treated_as_two_classes() -> None:
     probe = Probe(seen("vit-one-output"), pictures())
 
     torch.testing.assert_close(probe.full_logits, torch.stack([torch.zeros(2, dtype=torch.float64), Z], 1))
@@ -51,7 +51,7 @@ def test_evidence_for_one_class_is_evidence_against_the_other(spec: str) -> None
     assert both.patches.abs().max() > 1e-3
 
 
-def test_subsets_of_one_output_answer_with_two_sides_too() -> None:
+def test_subsets_of_a_binary_model_have_two_classes() -> None:
     probe = Probe(seen("vit-one-output"), pictures(), torch.tensor([0, 1]))
     keep = torch.ones(2, 3, 12, dtype=torch.bool)
 
@@ -60,10 +60,10 @@ def test_subsets_of_one_output_answer_with_two_sides_too() -> None:
     torch.testing.assert_close(probe.score(keep)[:, 0], torch.stack([-Z[0], Z[1]]))
 
 
-# ── any question ─────────────────────────────────────────────────────────────────────────────────
+# ── callables ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_callable_of_the_logits_can_be_asked() -> None:
+def test_a_callable_of_the_logits_is_a_score_function() -> None:
     def contrast(logits: Tensor) -> Tensor:
         return logits[:, 0] - logits[:, 3]
 
@@ -74,7 +74,7 @@ def test_a_callable_of_the_logits_can_be_asked() -> None:
     torch.testing.assert_close(found.score, zero.score - three.score)
 
 
-def test_a_callable_of_logits_and_targets_can_be_asked() -> None:
+def test_a_callable_of_logits_and_targets_is_a_score_function() -> None:
     def surprise(logits: Tensor, targets: Tensor) -> Tensor:
         return -logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
 
@@ -88,7 +88,7 @@ def test_a_callable_of_logits_and_targets_can_be_asked() -> None:
     torch.testing.assert_close(probe.score(torch.ones(2, 1, 12, dtype=torch.bool))[:, 0], found.score)
 
 
-def test_a_callable_with_defaults_is_asked_of_the_logits_alone() -> None:
+def test_a_callable_with_defaults_gets_the_logits_only() -> None:
     def power(logits: Tensor, exponent: float = 2.0) -> Tensor:
         return logits.pow(exponent).sum(-1)
 
@@ -97,7 +97,7 @@ def test_a_callable_with_defaults_is_asked_of_the_logits_alone() -> None:
     torch.testing.assert_close(found.score, tiny("vit")(pictures()).pow(2).sum(-1))
 
 
-def test_the_margin_stands_above_the_best_other_class() -> None:
+def test_the_margin_is_the_difference_to_the_best_other_class() -> None:
     logits = tiny("vit")(pictures())
     targets = torch.tensor([[0, 1, 2, 3, 4]] * 2)
 
@@ -110,17 +110,17 @@ def test_the_margin_stands_above_the_best_other_class() -> None:
             torch.testing.assert_close(score[image, c], logits[image, c] - rival)
 
 
-def test_a_question_must_answer_with_one_number_per_row() -> None:
+def test_a_score_function_must_return_one_number_per_row() -> None:
     with pytest.raises(ShapeError, match=r"one number per row \[2\], not \[2, 5\]"):
         resolve("ixg")(Probe(seen("vit"), pictures(), question=lambda logits: logits))
 
 
-def test_what_is_no_question_is_refused() -> None:
+def test_invalid_score_functions_are_refused() -> None:
     with pytest.raises(SpecError, match="no question 'logits'; did you mean 'logit'"):
         Probe(seen("vit"), pictures(), question="logits")
 
 
-# ── sure models ──────────────────────────────────────────────────────────────────────────────────
+# ── saturated probabilities ───────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("question", ["probability", "log-probability"])
@@ -196,7 +196,7 @@ def test_the_gradient_of_a_sure_sigmoid_is_not_rounded_away(z: float) -> None:
     torch.testing.assert_close(value[0].double(), exact.sigmoid(), rtol=1e-6, atol=1e-38)
 
 
-def test_subsets_and_black_boxes_are_asked_for_the_sigmoid_too() -> None:
+def test_subsets_and_black_boxes_support_the_sigmoid() -> None:
     import vitreous
 
     logits = tiny("vit")(pictures()).detach()
@@ -211,7 +211,7 @@ def test_subsets_and_black_boxes_are_asked_for_the_sigmoid_too() -> None:
     assert found.provenance["question"] == "sigmoid"
 
 
-def test_captions_of_a_sigmoid_say_the_classes_own_probability() -> None:
+def test_captions_of_a_sigmoid_contain_its_probability() -> None:
     import vitreous
     from vitreous.draw.captions import describe_target
 

@@ -78,7 +78,7 @@ TOWERS = {
 
 
 def own_embedding(model, images: torch.Tensor) -> torch.Tensor:
-    """As the model's own users get it."""
+    """The embedding by the model's own forward."""
     if hasattr(model, "get_image_features"):
         return model.get_image_features(pixel_values=images).pooler_output
     if "transformers" in type(model).__module__:
@@ -98,13 +98,13 @@ def texts(*shape: int) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def tower():
-    """A class-token tower whose channels may also be asked about as classes."""
+    """A class-token tower whose channels can also be explained as classes."""
     return vitreous.wrap(shaken(named("vit_base_patch16_clip_quickgelu_224", num_classes=WIDE)()))
 
 
 @pytest.fixture(scope="module")
 def plain():
-    """The same without a norm in front, which some relevance rules do not know."""
+    """The same without a norm in front, which some relevance rules do not support."""
     return vitreous.wrap(shaken(named("vit_tiny_patch16_224", num_classes=WIDE)()))
 
 
@@ -112,7 +112,7 @@ def plain():
 
 
 @pytest.mark.parametrize("family", TOWERS)
-def test_the_parts_of_a_tower_make_its_own_embedding_and_the_score_is_the_cosine(family):
+def test_the_parts_of_a_tower_reproduce_its_embedding_and_the_score_is_the_cosine(family):
     model = TOWERS[family]()
     vit = vitreous.wrap(model)
     images = pictures(vit)
@@ -154,7 +154,7 @@ def test_with_lengths_held_fixed_shares_add_up_to_the_cosine(family, method):
 
 
 @pytest.mark.slow
-def test_a_tower_is_loaded_by_name_from_a_folder_and_left_as_it_was(tmp_path):
+def test_a_tower_is_loaded_from_a_folder_and_not_modified(tmp_path):
     pytest.importorskip("transformers")
     model = hugging("CLIPModel")().float()
     model.save_pretrained(tmp_path)
@@ -212,13 +212,13 @@ def test_a_map_is_that_of_every_channel_weighed_by_how_the_cosine_depends_on_it(
 
 
 @pytest.mark.parametrize("bias", ["absdot", "norm", "abssim"])
-def test_biases_handed_out_by_likeness_leave_nothing_of_the_cosine_over(tower, bias):
+def test_biases_distributed_by_similarity_are_complete(tower, bias):
     found = vitreous.explain(tower, pictures(tower), vitreous.text_target(texts(2, WIDE), 7.0), "decompx", bias=bias)
 
     torch.testing.assert_close(found.patches.sum(-1) + found.prefix.sum(-1), found.score, atol=1e-9, rtol=1e-9)
 
 
-def test_a_length_that_is_not_held_fixed_takes_part(tower):
+def test_a_length_that_is_not_fixed_is_differentiated(tower):
     images, target = pictures(tower), vitreous.text_target(texts(WIDE))
 
     exact = vitreous.explain(tower, images, target, "ixg")
@@ -242,7 +242,7 @@ def test_relevance_starts_at_the_text_as_at_the_class_of_a_zero_shot_classifier(
         torch.testing.assert_close(found.patches, classes.patches, atol=1e-8, rtol=1e-5)
 
 
-# ── rows, questions, names ───────────────────────────────────────────────────────────────────────
+# ── rows, score functions, names ──────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.filterwarnings("ignore::vitreous.core.errors.Caveat")
@@ -270,7 +270,7 @@ def test_every_class_specific_method_explains_a_text(plain, name):
 
 
 @pytest.mark.slow
-def test_the_law_holds_for_a_tower_that_is_asked_about_texts(plain):
+def test_contract_tests_pass_for_a_tower_with_text_targets(plain):
     answering = compare_with_texts(plain, F.normalize(texts(5, WIDE), dim=-1), 2.0)
 
     assert compare_with_model(answering).gap < 1e-9
@@ -287,7 +287,7 @@ def test_methods_that_ignore_the_class_give_every_text_the_same_map(tower):
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 32])
-def test_margins_and_probabilities_compare_a_picture_s_own_texts(tower, batch_size):
+def test_margins_and_probabilities_compare_the_image_s_own_texts(tower, batch_size):
     images, text = pictures(tower, 3), texts(3, 2, WIDE)
     others = texts(5, WIDE)[3:]
     target = vitreous.text_target(text, 10.0, against=others)
@@ -331,7 +331,7 @@ def test_a_text_is_given_as_tensor_array_or_list_and_its_length_does_not_matter(
     assert not torch.allclose(shared[1], found[0][1])
 
 
-def test_texts_have_names_and_the_provenance_says_what_was_asked(tower, tmp_path):
+def test_texts_have_names_and_the_provenance_records_the_target(tower, tmp_path):
     images = pictures(tower)
     scale = torch.nn.Parameter(torch.tensor(2.0)).exp()
 
@@ -344,7 +344,7 @@ def test_texts_have_names_and_the_provenance_says_what_was_asked(tower, tmp_path
     assert two.names == ("cat", "dog", "cat", "dog")
     assert each.names == ("cat", "dog")
     assert none.names == ("text 0", "text 1", "text 0", "text 1")
-    assert one.provenance["question"] == "cosine"  # also of a method whose paper asks for a probability
+    assert one.provenance["question"] == "cosine"  # also for a method whose paper explains a probability
     assert one.provenance["target"] == "text"
     assert one.provenance["texts"]["scale"] == pytest.approx(float(torch.e**2), rel=1e-6)
     assert one.logits is None  # one text has no probability
@@ -353,8 +353,8 @@ def test_texts_have_names_and_the_provenance_says_what_was_asked(tower, tmp_path
     assert "a zebra" in again.names
 
 
-def test_sampling_methods_ask_the_same_question(plain):
-    """Occlusion of a text is the cosine lost when a patch leaves."""
+def test_sampling_methods_use_the_same_score(plain):
+    """Occlusion of a text target is the drop of the cosine when a patch is removed."""
     images, text = pictures(plain), texts(2, WIDE)
     probe = vitreous.Probe(compare_with_texts(plain, F.normalize(text, dim=-1), 1.0), images, torch.tensor([0, 1]))
     keep = ~torch.eye(probe.layout.patches, dtype=torch.bool).expand(2, -1, -1)
@@ -401,13 +401,13 @@ def test_a_black_box_may_answer_with_embeddings():
         (lambda: texts(2, WIDE), "vitreous.text_target"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_sentence(tower, make, sentence):
+def test_invalid_arguments_are_refused_with_a_message(tower, make, sentence):
     with pytest.raises(ShapeError, match=sentence) as refused:
         vitreous.explain(tower, pictures(tower), make())
     assert "\n" not in str(refused.value)
 
 
-def test_several_texts_of_one_picture_are_hinted_at(tower):
+def test_a_flat_list_of_texts_gets_a_hint(tower):
     with pytest.raises(ShapeError, match=r"\[1 k d\]"):
         vitreous.explain(tower, pictures(tower, 1), vitreous.text_target(texts(3, WIDE)))
 
@@ -418,7 +418,7 @@ def test_one_text_alone_is_not_compared(tower, question):
         vitreous.explain(tower, pictures(tower), vitreous.text_target(texts(WIDE)), "ixg", question)
 
 
-def test_a_tower_has_no_classes_to_ask_about():
+def test_class_targets_of_a_tower_are_refused():
     vit = vitreous.wrap(shaken(named("vit_tiny_patch16_224", num_classes=0)()))
 
     for target in (None, 3, [[1, 2], [0, 1]]):

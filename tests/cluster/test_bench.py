@@ -26,14 +26,14 @@ def original(tmp_path_factory) -> Path:
     return folder
 
 
-def test_a_cluster_that_loses_a_worker_says_what_one_process_says(original, tmp_path, monkeypatch):
+def test_a_cluster_that_loses_a_worker_gives_the_rows_of_one_process(original, tmp_path, monkeypatch):
     mark = tmp_path / "mark"
 
     def mortal(held, name, cell, threads, gpus):
         if cell.number == 1 and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        from vitreous.bench.ray import run_in_worker  # a worker's own, which nobody replaced
+        from vitreous.bench.ray import run_in_worker  # of the worker, not replaced by a test
 
         return run_in_worker(held, name, cell, threads, gpus)
 
@@ -47,7 +47,7 @@ def test_a_cluster_that_loses_a_worker_says_what_one_process_says(original, tmp_
         assert told(tmp_path / "run", kind) == told(original, kind)
 
 
-def test_what_is_known_travels_and_is_not_computed(original, tmp_path):
+def test_finished_rows_are_sent_to_workers_and_not_computed_again(original, tmp_path):
     known = Path(shutil.copytree(original, tmp_path / "run"))
     again = fill(known, ray_executor.on_ray("auto", workers=1), methods=["genatt", "random", "rollout"])
 

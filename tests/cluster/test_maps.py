@@ -1,4 +1,4 @@
-"""The same rows from Ray Data on two nodes of which one is lost, and a run that goes on."""
+"""The same rows from Ray Data on two nodes of which one is lost, and a run that is continued."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]  # Ray's ow
 IMAGES = 72
 
 
-def test_a_lost_node_loses_and_doubles_no_row(cluster, tmp_path):
+def test_a_lost_node_loses_and_duplicates_no_row(cluster, tmp_path):
     ray_cluster, nodes = cluster
     spec = write_tars(tmp_path / "tars", encoded_images() * (IMAGES // 12), per_tar=36)
     run(spec, tmp_path / "unbroken", batch_size=4, shard_size=20)

@@ -1,4 +1,4 @@
-"""Real datasets read as they are."""
+"""The real datasets in the assets can be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images, masks and boxes go through one geometry; what is broken is a row of its own and stops nothing."""
+"""Images, masks and boxes are transformed alike; a broken image becomes a failure and does not stop the others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def mask_of(width: int, height: int, x0: int, y0: int, x1: int, y1: int) -> np.n
     return mask
 
 
-def test_a_batch_holds_what_the_model_sees_of_each():
+def test_a_batch_has_annotations_in_model_coordinates():
     samples = [
         Sample("a", noise(40, 30), 3, mask_of(40, 30, 5, 0, 35, 30), np.array([[5.0, 0, 35, 30]])),
         Sample("b", noise(30, 40, 1)),
@@ -48,7 +48,7 @@ def test_a_batch_holds_what_the_model_sees_of_each():
     assert batch.labels.tolist() == [3, -1, 1]
     assert [one.size for one in batch.originals] == [(40, 30), (30, 40), (40, 30)]
     assert torch.equal(batch.objects[0], SEES.masks(samples[0].mask))
-    assert (batch.objects[1] == -1).all()  # nobody drew one
+    assert (batch.objects[1] == -1).all()  # it has no annotation
     assert (batch.objects[2] == 0).all()  # cut away
     assert batch.boxes[0].tolist() == SEES.boxes(samples[0].boxes, (30, 40)).tolist()
     assert batch.boxes[1] is None
@@ -57,14 +57,14 @@ def test_a_batch_holds_what_the_model_sees_of_each():
     assert batch.failures == batch.skipped == []
 
 
-def test_what_no_picture_has_is_none():
+def test_annotations_that_no_image_has_are_none():
     (batch,) = batches(album([Sample("a", noise())]), SEES)
 
     assert (batch.objects, batch.boxes, batch.rivals, batch.rival_labels) == (None, None, None, None)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_a_damaged_picture_is_a_failure_and_the_run_goes_on(workers):
+def test_a_damaged_image_is_a_failure_and_the_others_are_read(workers):
     samples = [Sample(str(i), noise(seed=i), i) if i not in (1, 4, 5) else None for i in range(7)]
 
     found = list(batches(album(samples), SEES, batch_size=2, workers=workers))
@@ -77,7 +77,7 @@ def test_a_damaged_picture_is_a_failure_and_the_run_goes_on(workers):
 
 
 @pytest.mark.slow
-def test_threads_change_nothing():
+def test_the_number_of_threads_does_not_matter():
     dataset = open_dataset("scenes:pair?count=7")
     order = subset(dataset, 6, seed=1)
 
@@ -104,7 +104,7 @@ def test_reading_ahead_is_bounded_and_ends_with_the_reader():
 
     before = threading.active_count()
     running = batches(Album("long", [str(i) for i in range(1000)], read), SEES, batch_size=4, workers=2)
-    assert begun == []  # nothing is read before it is asked for
+    assert begun == []  # images are read lazily
     next(running)
     running.close()
 
@@ -126,21 +126,21 @@ def test_senseless_sizes_are_refused(options):
         batches(album([]), SEES, **options)
 
 
-def test_a_mask_must_fit_its_picture():
+def test_a_mask_must_fit_its_image():
     with pytest.raises(DataError, match=r"mask of 'a' has 12×9 pixels and its image 12×8"):
         Sample("a", noise(12, 8), 0, np.zeros((9, 12), dtype=np.int8))
 
 
-# ── the class that the model sees most of ────────────────────────────────────────────────────────
+# ── the largest visible class ─────────────────────────────────────────────────────────────────────
 
 
 def two_classes(cover: float) -> Sample:
-    """Class 5 is largest in the image, but lies at its rim; class 9 is what is left after the cut."""
+    """Class 5 is largest in the image but near its border; class 9 is largest after the crop."""
     rim, middle = mask_of(64, 16, 0, 0, 22, 16), mask_of(64, 16, 28, 4, 36, 12)
     return Sample("a", noise(64, 16), 5, rim, None, {9: middle}, cover)
 
 
-def test_the_class_to_explain_is_the_largest_seen():
+def test_the_default_class_is_the_largest_visible_object():
     sees = Preprocess((16, 16), (16, 16), "shortest")
 
     (batch,) = batches(album([two_classes(0.0)]), sees)
@@ -170,13 +170,13 @@ def test_a_sample_is_made_and_read_under_the_old_name_of_its_image():
         assert sample.picture is image
 
 
-def test_a_picture_of_no_class_is_skipped():
+def test_an_image_without_class_is_skipped():
     (batch,) = batches(album([Sample("a", noise(), cover=0.0)]), SEES)
 
     assert batch.skipped == [("a", "the largest class covers 0.0% of what the model sees")]
 
 
-def test_the_largest_rival_stands_for_all():
+def test_the_largest_other_object_is_the_rival():
     sees = Preprocess((16, 16), (16, 16), "shortest")
     masks = {label: mask_of(16, 16, 0, 0, side, side) for label, side in ((2, 4), (7, 9), (8, 9))}
     samples = [
@@ -216,13 +216,13 @@ def test_places_count_from_both_ends_and_no_further():
         dataset[3]
 
 
-def test_an_upright_picture_is_not_turned_again():
+def test_an_upright_image_is_not_rotated_again():
     picture = Image.fromarray(np.asarray(noise(20, 10)))
     (batch,) = batches(album([Sample("a", picture)]), SEES)
 
     assert torch.equal(batch.images[0], SEES(picture))
 
 
-def test_a_box_that_ends_before_it_begins_is_not_a_lost_object():
+def test_an_inverted_box_is_an_error():
     with pytest.raises(DataError, match="a box of 'a' ends before it begins"):
         Sample("a", noise(20, 10), 1, boxes=np.asarray([[9.0, 2.0, 3.0, 4.0]]))

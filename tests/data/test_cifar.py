@@ -78,7 +78,7 @@ def ten(tmp_path):
     return tmp_path
 
 
-def test_test_pictures_as_published(ten):
+def test_test_images_are_as_published(ten):
     dataset = open_dataset(ten)
 
     assert (len(dataset), dataset.name, dataset.classes) == (4, "cifar10", ("plane", "car", "bird", "cat"))
@@ -90,7 +90,7 @@ def test_test_pictures_as_published(ten):
             assert pixels[row, column, colour] == stored[1024 * colour + 32 * row + column]
 
 
-def test_training_pictures_are_five_files(ten):
+def test_training_images_are_in_five_files(ten):
     dataset = open_dataset(f"cifar10:{ten / 'cifar-10-batches-py'}?split=train")
 
     assert len(dataset) == 10
@@ -161,14 +161,14 @@ def test_bytes_in_odd_encodings_are_refused(ten):
         ({b"data": rows(4, 0), b"labels": [0, 1, 2, 9]}, "classes from 0 to 9, and names for 4"),
     ],
 )
-def test_odd_content_is_said(ten, content, said):
+def test_invalid_content_is_reported(ten, content, said):
     dump(ten / "cifar-10-batches-py" / "test_batch", content)
 
     with pytest.raises(DataError, match=said):
         open_dataset(ten)
 
 
-def test_damage_is_said(ten):
+def test_damaged_files_are_reported(ten):
     path = ten / "cifar-10-batches-py" / "test_batch"
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(DataError, match=r"test_batch' is"):

@@ -31,7 +31,7 @@ def annotation(number: int, image: int, category: int, x0: int, y0: int, x1: int
 
 
 def runs_of(mask: np.ndarray) -> list[int]:
-    """Run lengths of 0 and 1 in turn, column by column."""
+    """Alternating run lengths of 0 and 1, in column order."""
     flat, runs, value = mask.T.flatten().tolist(), [], 0
     while flat:
         length = next((i for i, pixel in enumerate(flat) if pixel != value), len(flat))
@@ -95,7 +95,7 @@ def test_two_named_classes_share_the_frame(two):
     assert np.array_equal(sample.rivals[2], zebras)
 
 
-def test_crowds_count_as_told_and_their_boxes_never(two):
+def test_crowds_count_by_option_and_their_boxes_never(two):
     sample = open_dataset(f"coco:{two}?classes=zebra&crowd=object&cover=0.2")[0]
 
     assert sample.boxes.tolist() == [[0, 0, 4, 6], [10, 6, 12, 8]]
@@ -119,7 +119,7 @@ def test_labels_can_be_those_of_imagenet(two):
 
 
 def test_without_names_the_largest_class_is_explained(two):
-    dataset = open_dataset(two)  # known by its layout
+    dataset = open_dataset(two)  # recognised by its layout
     preprocess = Preprocess(size=(8, 12), resize=(8, 12))
     (batch,) = batches(dataset, preprocess, batch_size=3)
 

@@ -1,4 +1,4 @@
-"""A plain folder: images, and whatever lies beside them."""
+"""A plain folder of images, with and without annotations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitreous.data import batches, open_dataset
 from vitreous.models.image_input import Preprocess
 
 
-def test_pictures_alone(tmp_path):
+def test_a_folder_of_images(tmp_path):
     for name in ("b.PNG", "a.jpg", "deep/c.webp", ".hidden.png", "._a.jpg"):
         save(noise(), tmp_path / name, format="PNG")
     write(tmp_path / "notes.txt", "")
@@ -26,7 +26,7 @@ def test_pictures_alone(tmp_path):
     assert sample.image.tobytes() == noise().tobytes()
 
 
-def test_labels_boxes_and_masks_beside_them(tmp_path):
+def test_a_folder_with_labels_boxes_and_masks(tmp_path):
     for name in ("a.png", "b.png", "c.png"):
         save(noise(), tmp_path / "images" / name)
     ids = np.zeros((8, 12), dtype=np.uint8)
@@ -47,7 +47,7 @@ def test_labels_boxes_and_masks_beside_them(tmp_path):
     assert c.boxes is None
     assert np.array_equal(a.mask, np.where(ids == 255, -1, ids == 7))
     assert b.mask is None
-    assert (open_dataset(tmp_path)[0].mask[0] == 1).all()  # 255 is an object unless it is said to be ignored
+    assert (open_dataset(tmp_path)[0].mask[0] == 1).all()  # 255 is an object unless it is declared as ignored
 
 
 def test_one_folder_per_class(tmp_path):
@@ -103,7 +103,7 @@ def test_a_wrong_table_names_its_line(tmp_path, table, text, said):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_annotations_turn_with_their_picture(tmp_path, orientation):
+def test_annotations_are_rotated_with_their_image(tmp_path, orientation):
     """Masks and boxes are of the pixels as stored; the image is shown upright, and they follow it."""
     pixels = np.zeros((10, 16, 3), dtype=np.uint8)
     pixels[2:5, 3:11] = 255

@@ -58,7 +58,7 @@ def test_columns_are_found_by_their_types_and_broken_rows_are_failures():
     assert "row 1" in batch.failures[0][1]
 
 
-def test_a_saved_data_set_is_opened_by_its_path(tmp_path):
+def test_a_saved_dataset_is_opened_by_its_path(tmp_path):
     datasets.DatasetDict({"train": table("train"), "test": table("test")}).save_to_disk(tmp_path / "two")
     table().save_to_disk(tmp_path / "one")
 
@@ -85,7 +85,7 @@ def test_columns_can_be_chosen():
         from_hf(other.rename_column("image", "scan").remove_columns("seg"))
 
 
-def test_a_data_set_that_cannot_be_had_is_one_sentence(tmp_path):
+def test_an_unavailable_dataset_gives_an_error_message(tmp_path):
     (tmp_path / "dataset_info.json").write_text("{}")
 
     with pytest.raises(DataError, match="Hugging Face cannot load") as caught:

@@ -105,7 +105,7 @@ def test_devkit_ids_without_meta_mat_are_refused(flat):
         open_dataset(flat)
 
 
-def test_devkit_ids_under_another_name_are_seen_through(flat):
+def test_devkit_ids_under_another_name_are_recognised(flat):
     write(flat / "val.txt", "490\n1000\n171\n")  # 1000 is no class
 
     with pytest.raises(DataError, match="ILSVRC ids, which are no classes"):
@@ -133,14 +133,14 @@ def test_numbers_that_may_be_either_must_be_named(flat):
         (DEVKIT + ".bak", "1", "3 images and no label file"),
     ],
 )
-def test_wrong_label_files_name_themselves(flat, file, text, said):
+def test_errors_of_label_files_name_the_file(flat, file, text, said):
     write(flat / file, text)
 
     with pytest.raises(DataError, match=said):
         open_dataset(f"imagenet-val:{flat}")
 
 
-def test_meta_mat_must_be_one(flat):
+def test_an_invalid_meta_mat_is_refused(flat):
     pytest.importorskip("scipy.io")
     write(flat / "meta.mat", "nothing of the kind")
     write(flat / DEVKIT, "490\n361\n171\n")
@@ -214,7 +214,7 @@ def test_a_folder_that_is_no_class_is_refused(per_class):
         open_dataset(per_class)
 
 
-def test_a_label_file_can_be_named_and_data_sets_travel(flat, tmp_path):
+def test_a_label_file_can_be_named_and_datasets_travel(flat, tmp_path):
     named = write(tmp_path / "elsewhere.txt", "340\n0\n1\n")
     dataset = open_dataset(f"imagenet-val:{flat}?labels={named}")
 

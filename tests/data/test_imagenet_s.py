@@ -1,4 +1,4 @@
-"""ImageNet-S: classes from colours, the largest seen is explained."""
+"""ImageNet-S: classes from colours; the largest visible class is explained."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_ignored_pixels_can_be_left_out(three):
     assert np.array_equal(zebra.mask, strip((0, 10), (1, 6), (-1, 4)))
 
 
-def test_the_class_is_the_largest_in_sight_and_small_ones_are_skipped(three):
+def test_the_class_is_the_largest_visible_and_small_ones_are_skipped(three):
     sees = Preprocess((10, 10), (10, 10), "shortest")  # columns 5 to 15: 3 of class 1, 3 of class 2; 5 of class 3
 
     (batch,) = batches(open_dataset(three), sees)
@@ -69,7 +69,7 @@ def test_the_class_is_the_largest_in_sight_and_small_ones_are_skipped(three):
     assert [key for key, _ in batch.skipped] == [f"validation/{TENCH}/ILSVRC2012_val_00000001"]
 
 
-def test_a_picture_without_a_class_is_skipped(three):
+def test_an_image_without_a_class_is_skipped(three):
     put(three, TENCH, "ILSVRC2012_val_00000000", strip((0, 10), (1000, 10)))
 
     (batch,) = batches(open_dataset(three), Preprocess.plain(10), [0])
@@ -104,7 +104,7 @@ def test_all_folders_are_as_good_as_the_list(tmp_path):
         open_dataset(tmp_path)
 
 
-def test_the_list_may_lie_beside_the_folder(tmp_path):
+def test_the_list_may_be_next_to_the_folder(tmp_path):
     put(tmp_path / "ImageNetS2", GOLDFISH, "a", strip((2, 20)))
     write(tmp_path / "categories" / "ImageNetS_categories_im2.txt", f"{TENCH}\n{GOLDFISH}\n")
 
@@ -124,7 +124,7 @@ def test_merged_classes(tmp_path):
     assert [dataset[0].label, dataset[1].label] == [836, 837]
 
 
-def test_what_does_not_fit_is_refused(three):
+def test_invalid_arguments_are_refused(three):
     with pytest.raises(SpecError, match=r"cover=5; a share from 0 to 1"):
         open_dataset(f"imagenet-s:{three}?cover=5")
     save(painted(strip((9, 20))), three / "validation-segmentation" / TENCH / "ILSVRC2012_val_00000001.png")

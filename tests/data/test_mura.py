@@ -47,7 +47,7 @@ def test_one_part_of_the_body(archive):
         open_dataset(f"mura:{archive}?body=hand")
 
 
-def test_what_is_missing_is_said(archive):
+def test_missing_files_are_reported(archive):
     with pytest.raises(DataError, match=r"train' does not exist; expected MURA-v1.1"):
         open_dataset(f"mura:{archive}?split=train")
     (archive / "MURA-v1.1" / NAMES[0]).unlink()

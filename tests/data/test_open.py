@@ -1,4 +1,4 @@
-"""Specs name a reader, a place and options; a bare path is known by what lies there; what is wrong is said in a sentence."""
+"""Specs name a reader, a path and options; a path alone is recognised by its content; errors have a message."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_values_of_options_are_what_the_reader_takes():
             check_options("x", read, texts, {})
 
 
-def test_wrong_names_are_refused_with_what_would_work():
+def test_wrong_names_are_refused_with_valid_names():
     with pytest.raises(SpecError, match="no dataset 'scene'; did you mean 'scenes'"):
         open_dataset("scene:pair")
     with pytest.raises(SpecError, match="dataset 'scenes' has no option 'sed'; did you mean 'seed'"):
@@ -66,7 +66,7 @@ def test_wrong_names_are_refused_with_what_would_work():
         open_dataset("/nowhere")
 
 
-def test_assets_are_where_the_environment_says(monkeypatch, tmp_path):
+def test_assets_are_in_the_folder_of_the_environment_variable(monkeypatch, tmp_path):
     save(noise(), tmp_path / "some" / "a.png")
     monkeypatch.setenv("VITREOUS_ASSETS", str(tmp_path))
     assert open_dataset("assets:some").keys == ["a.png"]
@@ -104,14 +104,14 @@ def test_assets_are_where_the_environment_says(monkeypatch, tmp_path):
         ([f"{TENCH}/x.JPEG", "masks/x.png"], "folder"),
     ],
 )
-def test_a_folder_is_known_by_its_layout(tmp_path, files, kind):
+def test_a_folder_is_recognised_by_its_layout(tmp_path, files, kind):
     for file in files:
         write(tmp_path / file, "")
 
     assert recognise(tmp_path) == kind
 
 
-def test_files_are_known_by_their_names(tmp_path):
+def test_files_are_recognised_by_their_names(tmp_path):
     assert recognise(tmp_path / "gtsegs_ijcv.mat") == "imagenet-seg"
     assert recognise(tmp_path / "s-{000..003}.tar") == "wds"
     with pytest.raises(DataError, match="put its kind before it"):
@@ -133,7 +133,7 @@ def test_files_are_known_by_their_names(tmp_path):
         ("wds", "key.cls"),
     ],
 )
-def test_what_is_missing_is_named_with_the_layout(tmp_path, kind, layout):
+def test_errors_of_missing_files_show_the_layout(tmp_path, kind, layout):
     with pytest.raises(DataError) as caught:
         open_dataset(f"{kind}:{tmp_path / 'none'}")
     assert "none" in str(caught.value)
@@ -141,7 +141,7 @@ def test_what_is_missing_is_named_with_the_layout(tmp_path, kind, layout):
     assert "\n" not in str(caught.value)
 
 
-def test_others_may_bring_readers():
+def test_readers_can_be_registered():
     @reader("mine-too")
     def mine(place: str, size: int = 2) -> Album:
         return Album("mine", [f"{place}/{i}" for i in range(size)], lambda index: Sample(f"{place}/{index}", noise()))
@@ -170,7 +170,7 @@ def test_a_reader_of_a_plugin_recognises_its_paths_first(tmp_path):
         READERS.discard("zz-mine")
 
 
-def test_a_description_does_not_depend_on_where_the_data_lies(tmp_path):
+def test_a_description_does_not_depend_on_the_folder(tmp_path):
     for place in ("one", "two"):
         save(noise(), tmp_path / place / "pets" / "a.png")
         write(tmp_path / place / "pets" / "labels.csv", "file,label\na.png,3\n")
@@ -184,7 +184,7 @@ def test_a_description_does_not_depend_on_where_the_data_lies(tmp_path):
     assert all(scenes.count(one) == 1 for one in scenes)
 
 
-def test_data_sets_travel_to_other_processes():
+def test_datasets_travel_to_other_processes():
     dataset = open_dataset("scenes:pair?count=3&seed=5")
 
     copy = pickle.loads(pickle.dumps(dataset))
@@ -193,14 +193,14 @@ def test_data_sets_travel_to_other_processes():
     assert copy[2].image.tobytes() == dataset[2].image.tobytes()
 
 
-def test_a_missing_package_is_one_sentence():
+def test_a_missing_package_gives_an_error_message():
     with pytest.raises(
         DataError, match=r"'x' needs the package nothing_such; pip install 'vitreous\[data\]' brings it"
     ):
         import_package("nothing_such.io", "'x'")
 
 
-def test_no_name_is_not_the_folder_one_stands_in():
+def test_an_empty_name_is_not_the_current_folder():
     with pytest.raises(SpecError, match="no dataset is named"):
         open_dataset("")
 

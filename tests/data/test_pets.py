@@ -34,7 +34,7 @@ def test_breeds_and_trimaps(archive):
 
 
 @pytest.mark.parametrize(("border", "value"), [("ignore", -1), ("object", 1), ("background", 0)])
-def test_the_border_is_what_one_says(archive, border, value):
+def test_the_border_is_an_option(archive, border, value):
     assert open_dataset(f"pets:{archive}?border={border}")[0].mask[0, 2] == value
 
 

@@ -39,7 +39,7 @@ def matlab(tmp_path):
     return path
 
 
-def test_pictures_and_outlines(matlab):
+def test_images_and_outlines_are_read(matlab):
     dataset = open_dataset(matlab)
 
     assert dataset.keys == ["00000", "00001", "00002"]
@@ -52,7 +52,7 @@ def test_pictures_and_outlines(matlab):
         assert sample.label is None
 
 
-def test_threads_and_processes_open_it_for_themselves(matlab):
+def test_every_thread_and_process_opens_the_file(matlab):
     dataset = open_dataset(f"imagenet-seg:{matlab}")
     dataset[0]
 
@@ -66,7 +66,7 @@ def test_threads_and_processes_open_it_for_themselves(matlab):
     assert np.array_equal(copy[2].mask, outline(2))
 
 
-def test_damage_is_said(matlab, tmp_path):
+def test_damaged_files_are_reported(matlab, tmp_path):
     with pytest.raises(DataError, match=r"no.mat' is damaged or not HDF5"):
         open_dataset(write(tmp_path / "no.mat", "MATLAB 5.0 MAT-file"))
     with h5py.File(tmp_path / "odd.mat", "w") as file:

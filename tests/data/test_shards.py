@@ -35,7 +35,7 @@ def shard(path: Path, files: dict[str, bytes]) -> Path:
 IDS = np.arange(96, dtype=np.uint8).reshape(8, 12) % 2
 
 
-def test_pictures_classes_masks_and_boxes(tmp_path):
+def test_images_classes_masks_and_boxes_are_read(tmp_path):
     files = {
         "./sub/000.jpg": encoded(noise(), "JPEG"),
         "./sub/000.cls": b"7\n",
@@ -96,7 +96,7 @@ def test_damaged_files_are_rows_of_failure(tmp_path):
         assert str(path) in sentence
 
 
-def test_annotations_turn_with_their_picture(tmp_path):
+def test_annotations_are_rotated_with_their_image(tmp_path):
     picture = encoded(Image.fromarray(np.repeat(IDS[..., None] * 255, 3, 2)), exif=turned(6))
 
     sample = open_dataset(shard(tmp_path / "s.tar", {"a.png": picture, "a.mask.png": encoded(Image.fromarray(IDS))}))[0]
@@ -116,7 +116,7 @@ def test_a_shard_cut_short_or_packed_is_refused(tmp_path):
         open_dataset(tmp_path / "z.tar")
 
 
-def test_keys_are_unique_and_pictures_are_there(tmp_path):
+def test_keys_are_unique_and_images_exist(tmp_path):
     twice = shard(tmp_path / "t.tar", {"a.png": encoded(noise()), "b.png": encoded(noise()), "a.cls": b"1"})
     with pytest.raises(DataError, match="key 'a' more than once"):
         open_dataset(twice)

@@ -22,7 +22,7 @@ def grey(width: int, height: int) -> Image.Image:
 
 
 def attribution(patches: Any, *, width: int = 640, height: int = 480, **changes: Any) -> Attribution:
-    """Rows of 8x8 patches about a grey image of which the model sees the middle square."""
+    """Rows of 8x8 patches of the central square of a grey image."""
     patches = torch.as_tensor(patches, dtype=torch.float32).reshape(-1, GRID * GRID)
     rows = len(patches)
     facts = {
@@ -51,7 +51,7 @@ def redness(picture: Image.Image) -> np.ndarray:
 
 
 def words(figure: Any) -> str:
-    """Everything that is written on a figure."""
+    """All texts of a figure."""
     texts = [text.get_text() for text in figure.texts]
     return "\n".join([*texts, *(tick.get_text() for axes in figure.axes for tick in axes.get_xticklabels())])
 

@@ -1,4 +1,4 @@
-"""`vitreous check` tells what holds and what does not, in one sentence each."""
+"""`vitreous check` reports passed and failed contract tests, one line each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def liar(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_model_is_held_to_its_logits_and_every_method_is_tried(capsys):
+def test_the_logits_of_a_model_and_every_method_are_checked(capsys):
     code = main(["check", *TINY, "--json"])
     found = json.loads(capsys.readouterr().out)
 
@@ -64,7 +64,7 @@ def test_a_correct_method_passes_the_contract_tests(capsys):
         (["--model", "timm:swin_tiny_patch4_windw7_224", "--no-pretrained"], "did you mean"),
     ],
 )
-def test_invalid_arguments_of_check_are_refused_in_one_sentence(arguments, sentence, capsys):
+def test_invalid_arguments_of_check_are_refused_with_a_message(arguments, sentence, capsys):
     assert main(["check", *arguments]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1

@@ -1,4 +1,4 @@
-"""The command line: one sentence when it cannot, whole files when it can, and no torch before it must."""
+"""The command line: one-line errors, complete files, and no import of torch before it is needed."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_explain_writes_overlays_a_sheet_and_maps(tmp_path, capsys):
         Image.open(path).verify()
     assert Attribution.load(out / "a-photo.genatt.safetensors").targets.tolist() == [2, 5]
     said = capsys.readouterr()
-    assert said.out.count("class ") >= 5 + 1  # the five likeliest, under a heading, and what was asked for
+    assert said.out.count("class ") >= 5 + 1  # the five most likely classes, under a heading, and the requested one
     assert "probability" in said.out
     assert str(out / "a-photo.sheet.png") in said.out
     assert said.err == ""
@@ -195,7 +195,7 @@ def test_a_binary_output_is_two_classes(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_damaged_image_is_reported_and_the_rest_goes_on(tmp_path, capsys):
+def test_a_damaged_image_is_reported_and_the_others_are_explained(tmp_path, capsys):
     folder = tmp_path / "photos"
     folder.mkdir()
     for name in ("a.png", "c.jpg"):
@@ -265,7 +265,7 @@ def test_caveats_are_notes(tmp_path, capsys, monkeypatch):
         (["--modle", "x"], "No such option: --modle"),
     ],
 )
-def test_errors_of_explain_are_one_sentence(arguments, expected, tmp_path, capsys):
+def test_errors_of_explain_are_one_line(arguments, expected, tmp_path, capsys):
     code = main(["explain", picture(tmp_path / "x.png"), *TINY, *arguments, "--out", str(tmp_path / "o")])
 
     said = capsys.readouterr()
@@ -276,7 +276,7 @@ def test_errors_of_explain_are_one_sentence(arguments, expected, tmp_path, capsy
 
 
 @pytest.mark.parametrize("given", ["missing.png", "missing/*.png", "."])
-def test_where_there_is_no_image_nothing_is_loaded(given, tmp_path, capsys, monkeypatch):
+def test_without_images_no_model_is_loaded(given, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     assert main(["explain", given, *TINY]) == 2
@@ -304,7 +304,7 @@ def test_maps_and_the_demo_page_cannot_go_where_a_file_is(tmp_path, capsys, monk
     assert "demo.html' cannot be written" in capsys.readouterr().err
 
 
-def test_a_fault_of_the_program_is_one_sentence_and_70(tmp_path, capsys, monkeypatch):
+def test_an_internal_error_is_one_line_and_exit_code_70(tmp_path, capsys, monkeypatch):
     def broken(*_):
         raise RuntimeError("the abacus\nfell")
 
@@ -320,7 +320,7 @@ def test_a_fault_of_the_program_is_one_sentence_and_70(tmp_path, capsys, monkeyp
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_an_interruption_leaves_nothing_half_written(tmp_path, monkeypatch):
+def test_an_interruption_leaves_no_partial_files(tmp_path, monkeypatch):
     def interrupted(self, path, **_):
         Path(path).write_bytes(b"half")
         raise KeyboardInterrupt
@@ -349,7 +349,7 @@ def test_maps_of_a_real_model_sit_on_the_zebra_and_on_the_elephant(assets, tmp_p
     assert {"el3.zebra.temper.png", "el3.African-elephant.temper.png"} <= {p.name for p in tmp_path.iterdir()}
 
 
-def test_an_old_option_is_taken_for_the_new_one_with_a_note(capsys):
+def test_an_old_option_works_with_a_note(capsys):
     assert rename_options(["bench", "--pictures", "3", "--pictures=4", "a=b"]) == [
         "bench", "--images", "3", "--images=4", "a=b",
     ]  # fmt: skip

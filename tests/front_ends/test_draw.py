@@ -1,4 +1,4 @@
-"""Figures, sheets and notebook cards say what they show, and show it in the right place."""
+"""Figures, sheets and notebook cards have correct captions, and draw maps at the correct place."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def test_an_overlay_shows_the_image_where_scores_are_zero():
 
     shown = np.asarray(overlay_image(found, mode="nearest").resize((320, 240)).convert("L"), float)
 
-    corner = slice(10, 80), slice(60, 120)  # seen, and far from the patch
+    corner = slice(10, 80), slice(60, 120)  # inside the crop, and far from the patch
     likeness = np.corrcoef(shown[corner].ravel(), np.asarray(photograph.convert("L"), float)[corner].ravel())[0, 1]
     assert likeness > 0.95
 
 
-def test_what_the_model_does_not_see_is_faded_and_carries_no_colour():
+def test_the_part_outside_of_the_crop_is_faded():
     found = attribution(torch.ones(GRID, GRID), width=800, height=400)
 
     picture = overlay_image(found)
@@ -99,7 +99,7 @@ def test_zero_is_the_middle_of_a_signed_scale():
     assert scale.ticks[1] == 0
 
 
-def test_signs_are_told_apart_by_colour():
+def test_signs_have_different_colours():
     red = redness(overlay_image(attribution(one_hot(1, 1) - one_hot(6, 6)), mode="nearest"))
 
     assert red.max() > 60
@@ -134,7 +134,7 @@ def colour_strength(figure) -> list[float]:
     return [float(np.abs(redness(Image.fromarray(np.asarray(image)))).max()) for image in drawn]
 
 
-def test_classes_of_one_image_share_a_scale_unless_told_otherwise():
+def test_classes_of_one_image_share_a_scale_by_default():
     image = torch.zeros(1, 3, 64, 64)
     weak_and_strong = attribution(
         torch.stack([one_hot(2, 2, 1e-3), one_hot(5, 5, 1.0)]), originals=None, images=image.expand(2, -1, -1, -1)
@@ -167,7 +167,7 @@ def test_each_method_of_a_sheet_has_one_scale_per_image():
     drawn = sheet([small, large])
 
     strengths = np.array(colour_strength(drawn)).reshape(3, 3)[:, 1:]  # without the images themselves
-    assert (strengths[0] < 5).all()  # weak beside the other class of its image
+    assert (strengths[0] < 5).all()  # weak compared with the other class of its image
     assert (strengths[1:] > 60).all()  # the third row is alone with its image
     assert "one colour scale for all classes of an image, per method" in words(drawn)
     assert "own colour scale per map" in words(sheet([small, large], shared_scale=False))
@@ -189,7 +189,7 @@ def test_images_with_one_class_each_keep_their_own_scales():
 
 
 @pytest.mark.parametrize("signed", [True, False])
-def test_a_map_that_is_negligible_beside_its_score_is_drawn_neutral_and_called_so(signed):
+def test_a_negligible_map_is_drawn_neutral_and_labelled(signed):
     noise = torch.rand(64, generator=torch.Generator().manual_seed(0)) * 1e-28
     score = torch.tensor([60.0])
     strong = attribution(one_hot(1, 1), score=score)
@@ -247,7 +247,7 @@ def test_missing_scores_are_hatched_and_counted(mode):
     assert "32 of 64 scores missing" in words(figure(found))
 
 
-def test_a_map_of_nothing_but_missing_scores_can_be_drawn():
+def test_a_map_of_missing_scores_only_can_be_drawn():
     found = attribution(torch.full((GRID, GRID), torch.nan))
 
     assert "64 of 64 scores missing" in words(figure(found))
@@ -262,10 +262,10 @@ def test_numbers_on_the_bar_are_short(size):
     assert float(scale.written(scale.high)) * 10.0**scale.exponent == pytest.approx(size, rel=0.01)
 
 
-# ── words ────────────────────────────────────────────────────────────────────────────────────────
+# ── captions ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_figure_names_method_class_probability_and_question():
+def test_a_figure_names_method_class_probability_and_score_function():
     found = attribution(one_hot(1, 1), logits=torch.tensor([[0.75, 0.25]]).log(), names=("zebra",))
 
     text = words(figure(found))
@@ -285,7 +285,7 @@ def test_any_name_can_be_drawn_without_a_warning(name):
 
 
 @pytest.mark.slow
-def test_many_rows_are_capped_and_the_figure_says_so():
+def test_many_rows_are_capped_with_a_note():
     found = attribution(torch.rand(40, 64), originals=None, preprocess=None)
 
     made = figure(found)
@@ -337,7 +337,7 @@ LONG_METHOD = "anneal(of='fuse(share=temper)',samples=16,kept=0.5,seed=1234567)@
     ids=["words", "wide", "uneven", "boxes", "cyrillic"],
 )
 @pytest.mark.parametrize("methods", [1, 7])
-def test_captions_of_a_sheet_are_whole_on_the_page_and_apart(name, methods):
+def test_captions_of_a_sheet_are_complete_and_do_not_overlap(name, methods):
     maps = torch.rand(2, 64, generator=torch.Generator().manual_seed(1)) ** 9
     rows = attribution(
         maps, names=(name, "b"), method=LONG_METHOD, provenance={"model": "m" * 300, "question": "margin"}
@@ -391,7 +391,7 @@ def test_margins_stay_empty_at_any_resolution(dpi):
     assert pixels[:, :margin].min() == 255
 
 
-def test_a_narrow_range_far_from_zero_has_numbers_apart():
+def test_a_narrow_range_far_from_zero_has_distinct_tick_labels():
     check_texts_fit(sheet([attribution(torch.linspace(9999, 9999.04, 64), signed=False)] * 5))
 
 
@@ -405,7 +405,7 @@ def test_line_breaks_keep_units_together_and_all_letters():
     assert any("×\N{NO-BREAK SPACE}10⁻³" in line for line in lines)
 
 
-def test_a_class_whose_name_the_font_cannot_draw_is_told_by_its_index():
+def test_a_class_whose_name_the_font_cannot_draw_is_shown_by_its_index():
     assert "class0" in joined(figure(attribution(one_hot(1, 1), names=("斑马",))))
 
 
@@ -444,7 +444,7 @@ def test_patches_that_add_up_to_more_than_a_probability_are_explained_in_a_footn
     assert "add up" not in words(figure(attribution(one_hot(1, 1, 0.9), provenance=TEMPERED)))
 
 
-def test_scores_of_a_method_that_ignores_the_class_are_in_no_unit_of_the_question():
+def test_scores_of_class_agnostic_methods_have_no_unit():
     rollout = attribution(one_hot(1, 1), method="rollout", signed=False, provenance={"question": "probability"})
 
     assert "probability" not in words(figure(rollout))
@@ -496,14 +496,14 @@ def test_html_is_self_contained_escaped_and_capped():
         Image.open(io.BytesIO(base64.b64decode(picture))).verify()
 
 
-def test_an_attribution_shows_itself():
+def test_an_attribution_has_a_rich_display():
     found = attribution(torch.rand(2, 64))
 
     assert "<img" in found._repr_html_()
     assert found.plot(1)._repr_png_().startswith(b"\x89PNG")
 
 
-def test_drawing_leaves_no_global_state():
+def test_drawing_does_not_change_global_state():
     import sys
 
     saved(figure(attribution(one_hot(1, 1))))

@@ -1,4 +1,4 @@
-"""Names are safe and unique; files are whole or absent; folders and patterns become images."""
+"""Names are safe and unique; files are complete or absent; folders and patterns become images."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_names_are_readable_and_safe(text, expected):
     assert make_safe_name(text) == expected
 
 
-def test_long_names_are_cut_and_stay_apart():
+def test_long_names_are_shortened_and_stay_distinct():
     first, second = make_safe_name("x" * 300 + "1"), make_safe_name("x" * 300 + "2")
 
     assert first != second
@@ -55,7 +55,7 @@ def test_a_file_appears_when_it_is_whole_with_the_usual_rights(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_failure_leaves_the_old_file(tmp_path):
+def test_a_failed_write_keeps_the_old_file(tmp_path):
     (tmp_path / "a.txt").write_text("old")
 
     def fail() -> None:
@@ -68,7 +68,7 @@ def test_a_failure_leaves_the_old_file(tmp_path):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
-def test_a_full_disk_is_one_sentence(tmp_path):
+def test_a_full_disk_gives_an_error_message(tmp_path):
     with (
         pytest.raises(DataError, match=r"a\.txt' cannot be written: No space left"),
         OutputFolder(tmp_path).writing("a.txt"),

@@ -1,4 +1,4 @@
-"""A board of layers says what it shows, and shows every map in its place."""
+"""Figures of layers have correct captions, and draw every map at the correct place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAYERS = 3
 
 
 def made(rows: int = 1, **changes) -> Inside:
-    """Layer l speaks for patch (l, l); the sum adds from the last layer on."""
+    """The signal of layer l is patch (l, l); the sum starts at the last layer."""
     signal = torch.stack([one_hot(layer, layer, layer + 1.0).flatten() for layer in range(LAYERS)])
     signal = signal.expand(rows, -1, -1)
     parts = {"signal": signal, "sum": signal.flip(1).cumsum(1).flip(1), "length": signal + 0.5}
@@ -36,7 +36,7 @@ def saved(board) -> Image.Image:
 
 
 def panels(board) -> list[np.ndarray]:
-    """Every image on the board, in the order in which they were put down."""
+    """All images of the figure, in drawing order."""
     return [np.asarray(axes.get_images()[0].get_array()) for axes in board.axes if axes.get_images()]
 
 
@@ -52,7 +52,7 @@ def test_parts_layers_classes_and_scales_are_written():
     assert "timm:made_by_hand" in text
 
 
-def test_maps_go_from_the_last_layer_to_the_first_and_lie_where_they_should():
+def test_maps_are_ordered_from_the_last_layer_to_the_first():
     drawn = panels(strips(made(), parts=["signal"], mode="nearest"))
 
     assert len(drawn) == 2 + LAYERS  # the image, the whole map, and a strip
@@ -68,7 +68,7 @@ def test_one_scale_for_a_strip_unless_every_layer_has_its_own():
 
     shared = [redness(Image.fromarray(p)).max() for p in panels(together)[2:]]
     own = [redness(Image.fromarray(p)).max() for p in panels(apart)[2:]]
-    assert shared[0] > shared[2] + 20  # layer 6 says three times as much as layer 4
+    assert shared[0] > shared[2] + 20  # scores of layer 6 are three times those of layer 4
     assert abs(own[0] - own[2]) <= 2
     assert "−1 … 1" in words(apart)
     assert "−3 … 3" in words(apart)
@@ -83,7 +83,7 @@ def test_signals_have_the_sign_of_the_map_and_measures_have_none():
 
 
 @pytest.mark.slow
-def test_a_method_that_ignores_the_class_says_so():
+def test_a_class_agnostic_method_is_labelled():
     one = made()
 
     assert "the same for every class" in words(strips(replace(one, whole=replace(one.whole, method="rollout"))))
@@ -91,7 +91,7 @@ def test_a_method_that_ignores_the_class_says_so():
 
 
 @pytest.mark.slow
-def test_without_an_image_the_maps_stand_alone_and_missing_scores_are_hatched():
+def test_without_an_image_only_maps_are_drawn_and_missing_scores_are_hatched():
     one = made(originals=None, preprocess=None)
     parts = {**one.parts, "signal": one.parts["signal"].clone()}
     parts["signal"][:, 0, 5] = torch.nan
@@ -105,7 +105,7 @@ def test_without_an_image_the_maps_stand_alone_and_missing_scores_are_hatched():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, 3, 24])
-def test_nothing_lies_outside_the_board_or_over_another_strip(layers):
+def test_strips_are_inside_the_figure_and_do_not_overlap(layers):
     signal = torch.rand(1, layers, GRID * GRID, generator=torch.Generator().manual_seed(0))
     whole = attribution(signal.sum(1), method="decompx+plus")
     board = Inside(whole, tuple(range(layers)), {"signal": signal, "sum": signal, "necc": signal}).plot()

@@ -1,4 +1,4 @@
-"""`vitreous metrics` and the page of metrics: what the registry says, without torch."""
+"""`vitreous metrics` and the page of metrics agree with the registry, without torch."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_every_metric_has_a_formula_in_one_line_and_a_paper_that_exists():
 
 
 @pytest.mark.slow
-def test_the_page_is_what_the_registry_says(monkeypatch):
+def test_the_page_agrees_with_the_registry(monkeypatch):
     script = DOCS / "metrics_page.py"
     monkeypatch.syspath_prepend(str(DOCS))
     monkeypatch.setattr(sys, "argv", [str(script), "--check"])

@@ -1,4 +1,4 @@
-"""What is stated about a model on the command line: class names, preprocessing, black box."""
+"""Options of a model on the command line: class names, preprocessing, black box."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_class_names_are_read_from_every_usual_format(tmp_path, text):
         ("\x00\x80", "is not text in UTF-8"),
     ],
 )
-def test_files_without_class_names_are_refused_in_a_sentence(tmp_path, text, sentence):
+def test_files_without_class_names_are_refused_with_a_message(tmp_path, text, sentence):
     file = tmp_path / "names"
     file.write_bytes(text.encode("latin-1"))
 
@@ -89,7 +89,7 @@ def test_explain_takes_class_names_and_preprocessing(tmp_path, capsys):
         (["--model-arg", "mean=0.5"], "--model-arg mean=… has an option of its own"),
     ],
 )
-def test_options_that_do_not_fit_are_refused_in_one_sentence(arguments, sentence, tmp_path, capsys):
+def test_invalid_options_are_refused_with_a_message(arguments, sentence, tmp_path, capsys):
     assert main(["explain", picture(tmp_path / "x.png"), *TINY, *arguments, "-o", str(tmp_path / "o")]) == 2
 
     said = capsys.readouterr()
@@ -146,7 +146,7 @@ def test_a_changed_preprocess_is_that_of_a_model_with_these_settings():
         assert change_preprocess(own, options, "m", (224, 224)) == Preprocess.from_timm({**CONFIG, **config})
 
 
-def test_a_model_that_says_nothing_of_its_images_needs_mean_and_deviation():
+def test_a_model_without_preprocessing_needs_mean_and_deviation():
     with pytest.raises(ModelError, match="give --mean and --std"):
         change_preprocess(None, ModelOptions(crop=0.9), "m", (32, 32))
     stated = change_preprocess(None, ModelOptions(mean=(0.1, 0.1, 0.1), std=(0.2, 0.2, 0.2)), "m", (32, 32))

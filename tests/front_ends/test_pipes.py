@@ -1,4 +1,4 @@
-"""Pipes: a closed one ends a verb quietly, and long verbs print plain lines of progress into an open one."""
+"""Pipes: a closed pipe ends a command without an error, and long commands print plain lines of progress to an open one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_broken_pipe_elsewhere_is_a_fault(monkeypatch, capfd):
 
 
 class Log(StringIO):
-    """What is printed on stderr; it can be waited for."""
+    """Lines of stderr; tests can wait for one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def test_check_prints_plain_lines_of_progress_in_a_pipe(log, monkeypatch, capsys
     assert "not tried" in capsys.readouterr().out
 
 
-def test_a_run_prints_plain_lines_and_an_interruption_says_what_is_kept(log):
+def test_a_run_prints_plain_lines_and_an_interruption_lists_finished_results(log):
     def interrupted_run() -> None:
         with run_display(Path("runs/x")) as display:
             log.wait_for("preparing (")

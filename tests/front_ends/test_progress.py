@@ -1,4 +1,4 @@
-"""Long work: a bar for those who look, silence for pipes, and Ctrl-C that keeps what was finished."""
+"""Long computations: a progress bar in a terminal, none in a pipe, and Ctrl-C keeps finished results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def impatient(monkeypatch):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """Stderr as a terminal, kept."""
+    """Captured stderr that is a terminal."""
     screen, own = StringIO(), console.open_console
 
     def open_console(*, stderr: bool = False) -> Console:
@@ -45,7 +45,7 @@ def sigint_handler():
 
 @pytest.fixture
 def pressed(monkeypatch, sigint_handler):
-    """Ctrl-C while the first long method is at work."""
+    """Ctrl-C during the first long method."""
     sigint_handler(signal.default_int_handler)
     add = Tally.add
 
@@ -68,7 +68,7 @@ def test_a_long_method_shows_a_bar_on_a_terminal(tmp_path, impatient, terminal):
     shown = terminal.getvalue()
     assert "rise(masks=64)" in shown
     assert "/64" in shown
-    assert "explaining" not in shown  # of one image, how many are done says nothing
+    assert "explaining" not in shown  # with one image there is no count of images
 
 
 @pytest.mark.slow
@@ -88,13 +88,13 @@ def test_short_work_shows_no_bar(tmp_path, terminal, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_pipe_stays_silent(tmp_path, impatient, capsys):
+def test_no_progress_is_printed_to_a_pipe(tmp_path, impatient, capsys):
     assert explain(tmp_path) == 0
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.slow
-def test_an_interruption_keeps_what_was_finished(tmp_path, impatient, terminal, pressed, capsys):
+def test_an_interruption_keeps_finished_results(tmp_path, impatient, terminal, pressed, capsys):
     assert explain(tmp_path, names=("x.png", "y.png")) == 130
 
     kept = sorted(path.name for path in (tmp_path / "o").iterdir())
@@ -104,14 +104,14 @@ def test_an_interruption_keeps_what_was_finished(tmp_path, impatient, terminal, 
 
 
 @pytest.mark.slow
-def test_an_interrupted_document_has_what_was_finished(tmp_path, pressed, capsys):
+def test_an_interrupted_document_has_finished_results(tmp_path, pressed, capsys):
     assert explain(tmp_path, "--json", names=("x.png", "y.png")) == 130
 
     told = json.loads(capsys.readouterr().out)
     assert [list(one["maps"]) for one in told["pictures"]] == [["decompx"]]
 
 
-def test_an_interruption_at_once_says_that_nothing_was_finished(tmp_path, pressed, capsys):
+def test_an_early_interruption_reports_that_nothing_was_finished(tmp_path, pressed, capsys):
     file = picture(tmp_path / "x.png")
 
     assert main(["explain", file, *TINY, "--method", "rise(masks=64)", "--out", str(tmp_path / "o")]) == 130
@@ -120,7 +120,7 @@ def test_an_interruption_at_once_says_that_nothing_was_finished(tmp_path, presse
 
 
 @pytest.mark.slow
-def test_a_run_that_was_started_with_interruptions_ignored_goes_on(tmp_path, pressed, sigint_handler):
+def test_a_run_that_ignores_interruptions_continues(tmp_path, pressed, sigint_handler):
     """`nohup vitreous … &`: a Ctrl-C in the terminal is meant for the program in the foreground."""
     sigint_handler(signal.SIG_IGN)
 

@@ -39,7 +39,7 @@ def write_folder(folder: Path, files: list[bytes]) -> str:
 
 
 def write_tars(folder: Path, files: list[bytes], per_tar: int = 5) -> str:
-    """Tar files with a label beside every image."""
+    """Tar files with a label for every image."""
     folder.mkdir(parents=True)
     for first in range(0, len(files), per_tar):
         with tarfile.open(folder / f"t{first // per_tar}.tar", "w") as archive:

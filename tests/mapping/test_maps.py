@@ -104,6 +104,6 @@ def test_files_of_earlier_versions_are_read(stored, tmp_path):
     assert rows[0].attribution.provenance["model"] == "scenes"
 
 
-def test_no_maps_is_one_sentence(tmp_path):
+def test_a_folder_without_maps_gives_an_error_message(tmp_path):
     with pytest.raises(DataError, match=r"holds no maps; `vitreous map DATASET"):
         maps.read(Path(tmp_path))

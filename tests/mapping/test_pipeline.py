@@ -1,4 +1,4 @@
-"""`run_map`: the same rows from every layout, a broken image as a row, and runs that go on where they stopped."""
+"""`run_map`: the same rows from every layout, a broken image as a row, and runs that continue where they stopped."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def run_until(moment: str, number: int, spec: str, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_goes_on_without_a_row_lost_or_doubled(finished, tmp_path):
+def test_a_killed_run_continues_without_lost_or_duplicated_rows(finished, tmp_path):
     spec, maps = finished[0], tmp_path / "maps"
     assert run_forked(kill_at_every_moment, spec, maps, tmp_path / "signals") == 0
     states = list(maps.glob("maps-*.parquet"))
@@ -200,7 +200,7 @@ def test_processes_and_replicas_give_the_same_rows(finished, tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_what_happens_in_decoding_processes_is_told(finished, files, tmp_path, monkeypatch):
+def test_errors_of_decoding_processes_are_reported(finished, files, tmp_path, monkeypatch):
     """A process that dies ends the run, which can go on; a damaged tar file is named."""
     from vitreous.mapping import local
 
@@ -346,7 +346,7 @@ def test_colours_are_normalised_as_on_the_cpu(files):
     assert torch.equal(vit.preprocess.normalise(colours), vit.preprocess.batch(files[:2]))
 
 
-def test_metadata_says_how_the_maps_were_made(finished):
+def test_metadata_describes_how_the_maps_were_computed(finished):
     (about,) = {pq.read_schema(file).metadata[b"vitreous"] for file in sorted(finished[1].glob("*.parquet"))[:1]}
     about = json.loads(about)
     assert about["format"] == "vitreous.maps/2"
@@ -370,7 +370,7 @@ def test_sorted_rows_and_safetensors(finished, tmp_path):
     assert [len(load_file(file)["grids"]) for file in exported] == [4, 3, 4]
 
 
-def test_nothing_to_read_is_one_sentence(tmp_path):
+def test_an_empty_input_gives_an_error_message(tmp_path):
     for spec, message in [
         ("nowhere.parquet", "there is no Parquet file at"),
         (f"memory://{tmp_path.name}/none", "there is no file at"),

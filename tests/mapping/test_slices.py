@@ -1,4 +1,4 @@
-"""Every image belongs to one slice and one shard, whatever was finished before."""
+"""Every image belongs to one slice and one shard, independently of what was finished before."""
 
 from __future__ import annotations
 

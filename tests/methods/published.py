@@ -1,4 +1,4 @@
-"""What published implementations gave, for the methods that `test_goldens` does not compare."""
+"""Outputs of published implementations, for the methods that `test_goldens` does not compare."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def targets(golden: Golden) -> tuple[str, ...]:
 
 
 def few(golden: Golden, reference: np.ndarray) -> np.ndarray:
-    """Of the real model one image will do."""
+    """One image is enough for the real model."""
     return reference[:1] if golden.name == "real" else reference
 
 

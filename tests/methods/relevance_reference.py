@@ -1,4 +1,4 @@
-"""Relevance walked back through a raw timm model by the rules of card D6, with autograd, one image at a time."""
+"""Relevance propagated through a raw timm model by the rules of card D6, with autograd, one image at a time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def simply(function, inputs: list[Tensor], R: Tensor) -> list[Tensor]:
 
 @dataclass
 class LayerPass:
-    """One image's relevance, walked back; R of every block's input and attention, the first block first."""
+    """Relevance of one image, propagated back; R of every block's input and attention, from the first block on."""
 
     scene: Scene
     joint: bool

@@ -23,7 +23,7 @@ TARGETS = [3, 1]
 
 
 class Those(nn.Module):
-    """In the place of timm's patch dropping: only these tokens go on."""
+    """Replaces timm's patch dropping: only these tokens are kept."""
 
     def __init__(self, tokens: list[int]) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Those(nn.Module):
 
 
 def slow_temper(family: str, image: int, patches: list[int]) -> dict[int, float]:
-    """Of the patches of one coalition."""
+    """`temper` of the patches of one coalition."""
     model = copy.deepcopy(tiny(family))
     prefix = model.num_prefix_tokens
     model.patch_drop = Those([*range(prefix), *(prefix + patch for patch in patches)])
@@ -59,7 +59,7 @@ def test_an_annealed_map_is_the_mean_over_coalitions(family):
         torch.testing.assert_close(found[image], slow, rtol=0, atol=1e-9 * slow.abs().max().item())
 
 
-def test_pairs_complete_each_other_and_belong_to_their_picture():
+def test_pairs_are_complements_and_depend_on_the_image():
     images = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     keep = draw_coalitions(images, 49, 6, 0.5, True, seed=1)
 
@@ -88,7 +88,7 @@ def test_coalitions_may_be_drawn_one_by_one():
 
 
 @pytest.mark.slow
-def test_coalitions_run_together_or_one_by_one(monkeypatch):
+def test_batched_and_single_coalitions_agree(monkeypatch):
     probe = Probe(seen("vit-mean"), pictures(), torch.tensor([[1, 2], [3, 4]]), "probability")
     together = resolve("anneal(coalitions=6)")(probe).patches
     monkeypatch.setattr(path_gradients, "coalitions_at_once", lambda probe, count: 1)
@@ -97,8 +97,8 @@ def test_coalitions_run_together_or_one_by_one(monkeypatch):
     torch.testing.assert_close(alone, together, rtol=0, atol=1e-12 * together.abs().max().item())
 
 
-def test_pictures_may_lie_where_the_model_is_not():
-    """A benchmark keeps them on the CPU; what enters a coalition are tokens, which lie beside the model."""
+def test_images_may_be_on_another_device_than_the_model():
+    """Benchmarks keep images on the CPU; coalitions select tokens, which are on the device of the model."""
     probe = Probe(seen("vit-mean"), pictures(), torch.tensor(TARGETS), "probability")
     keep = draw_coalitions(pictures(), 12, 4, 0.5, True, seed=0)
     scores_of = resolve("temper").token_scores
@@ -127,6 +127,6 @@ def test_another_map_can_be_averaged():
         ("anneal(of='temper(question=\"logit\")')", "say it of the whole"),
     ],
 )
-def test_what_cannot_be_averaged_is_refused(spec, sentence):
+def test_methods_that_cannot_be_averaged_are_refused(spec, sentence):
     with pytest.raises(SpecError, match=sentence):
         vitreous.explain(seen("vit-even"), pictures(), TARGETS, spec)

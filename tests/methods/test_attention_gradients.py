@@ -1,4 +1,4 @@
-"""TAM, BT and LeGrad: held to whole N × N matrices made by hooks on raw timm models, and to their authors' code."""
+"""TAM, BT and LeGrad, compared with N × N matrices from hooks on raw timm models, and with their authors' code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def same(found: Tensor, slow: Tensor) -> None:
     torch.testing.assert_close(found, slow, rtol=0, atol=1e-9 * slow.abs().max().item())
 
 
-# ── the slow way ─────────────────────────────────────────────────────────────────────────────────
+# ── reference implementations ─────────────────────────────────────────────────────────────────────
 
 
 def on_the_way(scene: Scene, picture: Tensor, steps: int) -> Tensor:
@@ -82,7 +82,7 @@ def unscaled(scene: Scene, layer: int) -> Tensor:
 
 
 def slow_legrad(scene: Scene, picture: Tensor, pool: str = "head", start: int = 0) -> Tensor:
-    """The network cut behind block l: its own head reads what left the block."""
+    """The network cut behind block l: its own head reads the output of the block."""
     total = torch.zeros(scene.N, dtype=torch.float64)
     for layer in range(start, scene.L):
         attention = scene.A[layer].clone().requires_grad_()
@@ -128,14 +128,14 @@ def test_bt_is_its_matrices(family, start):
     same(fast(f"btt(start={start}, steps=3)", family), slowly(slow_bt, family, tokens_by_length, start))
 
 
-def test_layerscale_belongs_to_what_a_token_sends_unless_told_otherwise():
+def test_layerscale_is_included_by_default():
     without = fast("btt(start=1, steps=3, layerscale=False)", "vit-mean")
 
     same(without, slowly(slow_bt, "vit-mean", unscaled, 1))
     assert (without - fast("btt(start=1, steps=3)", "vit-mean")).abs().max() > 1e-3 * without.abs().max()
 
 
-def test_other_questions_reach_bt():
+def test_bt_supports_other_score_functions():
     slow = slowly(slow_bt_of_probability, "vit-mean", question="probability")
 
     same(fast("bth(start=1, steps=3)", "vit-mean", "probability"), slow)
@@ -172,7 +172,7 @@ def test_the_last_block_of_legrad_is_the_models_own_gradient():
     same(legrad, torch.stack([s.G[-1].relu().mean((0, 1))[s.P :] for s in scenes]))
 
 
-# ── promises ─────────────────────────────────────────────────────────────────────────────────────
+# ── properties ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def test_variants_keep_the_promises_of_their_method(spec, vits):
     ("spec", "forwards", "blocks_back"),
     [("tam(steps=6)", 7, 6), ("bth(steps=6, start=1)", 7, 6 + 3), ("btt(steps=6)", 7, 6)],
 )
-def test_only_the_last_block_is_walked_back_on_the_way(spec, forwards, blocks_back):
+def test_only_the_last_block_has_a_backward_pass_along_the_path(spec, forwards, blocks_back):
     counter, vit = Counter(), seen("vit")
     with counter.watching(vit) as watched:
         resolve(spec)(Probe(watched, pictures(), torch.tensor(TARGETS)))
@@ -232,7 +232,7 @@ def test_where_the_authors_begin():
         ("tam+plus", "vit", "no signal per layer"),
     ],
 )
-def test_what_does_not_fit_says_what_would(spec, family, sentence):
+def test_invalid_arguments_are_refused_with_valid_alternatives(spec, family, sentence):
     with pytest.raises((SpecError, ModelError), match=sentence):
         fast(spec, family)
 
@@ -245,7 +245,7 @@ def test_the_read_out_of_a_scene_is_the_probes():
         torch.testing.assert_close(read_out(scene.model, scene), readout, rtol=0, atol=1e-12)
 
 
-# ── what their authors gave ──────────────────────────────────────────────────────────────────────
+# ── outputs of the authors' code ──────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

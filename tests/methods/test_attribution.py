@@ -211,7 +211,7 @@ def test_a_table_has_one_line_per_map_and_patch(vit):
     assert np.array_equal(table["score"].to_numpy(), attribution.maps().numpy().ravel())
 
 
-def test_without_pandas_a_table_is_refused_in_one_sentence(vit, monkeypatch):
+def test_without_pandas_a_table_is_refused_with_a_message(vit, monkeypatch):
     attribution = vitreous.explain(vit, noise(60, 40), 1, "ixg")
     monkeypatch.setitem(sys.modules, "pandas", None)
 

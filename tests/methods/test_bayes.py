@@ -1,4 +1,4 @@
-"""The additive Bayesian model: against plain loops in double precision, and what its options promise."""
+"""The additive Bayesian model: compared with plain loops in double precision, and its options."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_agrees_with_conditioning_the_joint_gaussian(prior):
         np.testing.assert_allclose(found.stderr[image].numpy(), np.sqrt(covariance.diagonal()), rtol=2e-4)
 
 
-# ── what it promises ─────────────────────────────────────────────────────────────────────────────
+# ── properties ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_passes_the_contract_tests():
     assert check_method("bayes(until=0.3, prior='temper')", samples=128)
 
 
-def test_scores_add_up_to_the_score_less_that_of_nothing():
+def test_scores_add_up_to_the_score_minus_that_of_no_patch():
     vit, images = seen("vit-even"), pictures()
     found = vitreous.explain(vit, images, TARGETS, "bayes(samples=32)")
     probe = Probe(vit, images, torch.tensor(TARGETS), "probability")
@@ -155,7 +155,7 @@ def test_an_additive_score_is_found_exactly_and_with_certainty():
 
 
 @pytest.mark.parametrize("drawn_from", [0, 1], ids=["size of the maps", "features alone"])
-def test_intervals_cover_as_often_as_they_say(drawn_from):
+def test_intervals_have_their_nominal_coverage(drawn_from):
     """Weights drawn from one of the prior covariances, with noise: 95 % intervals of 100 images."""
     draw = torch.Generator().manual_seed(0)
     inside = total = 0
@@ -247,6 +247,6 @@ def test_never_settled_takes_all_samples():
         ("prior='nothing'", "nothing"),
     ],
 )
-def test_what_cannot_be_is_refused(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(SpecError, match=message):
         vitreous.explain(seen("vit-even"), pictures(), TARGETS, f"bayes({options})")

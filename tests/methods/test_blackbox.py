@@ -1,4 +1,4 @@
-"""Any classifier through its pixels; long work in pieces, told of as it goes, halved where memory runs out."""
+"""Any classifier as a black box; long computations in chunks, with progress, halved when memory runs out."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def residual() -> nn.Module:
 
 
 class Wordy(nn.Module):
-    """Answers in an object, as Hugging Face's models do."""
+    """Returns an object, as Hugging Face's models do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def test_a_classifier_of_any_kind_is_explained_by_its_pixels(model, spec):
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_a_picture_of_a_black_box_is_the_same_alone_and_for_each_target(spec):
+def test_an_image_of_a_black_box_is_the_same_alone_and_for_each_target(spec):
     model = box(swin())
     both = vitreous.explain(model, images(), torch.tensor([[1, 2], [3, 0]]), spec).pixels()
 
@@ -93,7 +93,7 @@ def test_a_picture_of_a_black_box_is_the_same_alone_and_for_each_target(spec):
     torch.testing.assert_close(both[2:3], alone, rtol=1e-3, atol=1e-5)
 
 
-def test_a_vit_seen_as_a_black_box_says_the_same_of_its_pixels():
+def test_pixel_methods_agree_between_vit_and_black_box():
     model, target = tiny("vit-even"), torch.tensor([1, 3])
     inside = vitreous.explain(model, pictures(), target, "rise(masks=12)")
 
@@ -114,7 +114,7 @@ def test_the_model_is_left_as_it_was_also_in_training_mode():
     assert torch.equal(first, second)  # no dropout
 
 
-def test_what_looks_inside_is_refused_by_name_with_what_works():
+def test_white_box_methods_are_refused_with_those_that_work():
     for spec in ("genatt", "tis", "vitcx"):
         with pytest.raises(
             SpecError, match=rf"'{spec}' needs the parts of a ViT.*\('SwinTransformer' is not .*of a network ask .*ixg"
@@ -147,7 +147,7 @@ def test_a_model_that_is_no_classifier_is_refused():
         describe_black_box(type("LazyReader", (nn.Module,), {})())
 
 
-def test_a_black_box_has_no_tokens_and_says_so():
+def test_the_error_for_tokens_of_a_black_box():
     probe = BlackBoxProbe(describe_black_box(swin()), images())
 
     for ask in (
@@ -160,7 +160,7 @@ def test_a_black_box_has_no_tokens_and_says_so():
             ask()
 
 
-def test_pictures_are_prepared_as_timms_models_want_them():
+def test_images_are_preprocessed_as_for_timm_models():
     model = timm.create_model("resnet10t", pretrained=False).eval()
 
     found = vitreous.explain(box(model), Image.new("RGB", (300, 200), "red"), method="rise(masks=3)")
@@ -192,7 +192,7 @@ def test_batches_of_black_boxes_are_joined():
 
 
 @pytest.mark.parametrize("name", ABLE)
-def test_every_method_that_says_so_runs_on_a_black_box(name):
+def test_every_black_box_method_runs_on_a_black_box(name):
     found = vitreous.explain(box(convolutional()), images(), method=name, **METHODS[name].facts.trial)
 
     assert found.pixels().isfinite().all()
@@ -218,7 +218,7 @@ def test_pixel_logits_are_the_models_own(family):
         probe.pixel_logits(torch.zeros(3, 1, 3, 24, 32))
 
 
-def test_pictures_may_differ_between_the_targets_of_an_image():
+def test_images_may_differ_between_the_targets_of_an_image():
     probe = Probe(seen("vit"), pictures(), torch.tensor([[0, 1], [1, 0]]))
     others = torch.randn(4, 2, 3, 24, 32, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
@@ -228,7 +228,7 @@ def test_pictures_may_differ_between_the_targets_of_an_image():
     torch.testing.assert_close(found, torch.stack([own[i, :, c] for i, c in enumerate((0, 1, 1, 0))]))
 
 
-def test_masked_pictures_never_exist_all_at_once(monkeypatch):
+def test_masked_images_are_created_in_chunks(monkeypatch):
     monkeypatch.setattr("vitreous.capture.probe.rows_that_fit", lambda *_: 5)
     probe, alive = Probe(seen("vit"), pictures()), []
 
@@ -246,7 +246,7 @@ def test_masked_pictures_never_exist_all_at_once(monkeypatch):
 
 
 @pytest.mark.slow
-def test_long_work_tells_how_far_it_is(monkeypatch):
+def test_long_computations_report_progress(monkeypatch):
     monkeypatch.setattr("vitreous.capture.probe.rows_that_fit", lambda *_: 8)
     for spec, total in (("rise(masks=30)", 60), ("tis(masks=12)", 24), ("occlusion", 24)):
         told = []
@@ -258,7 +258,7 @@ def test_long_work_tells_how_far_it_is(monkeypatch):
         assert len(told) >= 3
 
 
-def test_nobody_is_told_unless_asked():
+def test_progress_is_not_reported_by_default():
     told = []
     with reporting(lambda *now: told.append(now)):
         pass
@@ -284,7 +284,7 @@ def test_a_report_that_raises_stops_the_work(monkeypatch):
 
 
 class Small:
-    """A device with room for so many rows."""
+    """A model that runs out of memory beyond this number of rows."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
         self.tried: list[int] = []
@@ -310,7 +310,7 @@ class Small:
 
 
 @pytest.mark.parametrize("spec", ["rise(masks=20)", "tis(masks=20)", "kernelshap(samples=30)", "occlusion"])
-def test_where_memory_runs_out_the_chunk_is_halved_and_the_work_goes_on(spec, monkeypatch):
+def test_when_memory_runs_out_the_chunk_is_halved(spec, monkeypatch):
     whole = vitreous.explain(seen("vit"), pictures(), 1, spec)
     small = Small(monkeypatch, 3)
 
@@ -328,7 +328,7 @@ def test_a_single_row_that_does_not_fit_is_an_error(monkeypatch):
         vitreous.explain(seen("vit"), pictures(), 1, "rise(masks=4)")
 
 
-def test_what_was_done_before_memory_ran_out_is_not_done_again():
+def test_finished_chunks_are_not_repeated_when_memory_runs_out():
     did = []
 
     def work(piece: slice) -> Tensor:

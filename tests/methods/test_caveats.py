@@ -1,4 +1,4 @@
-"""A map that can only be rounding says so, and only that one."""
+"""Maps that consist of rounding errors have a caveat, and no others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def images():
 
 
 @pytest.mark.parametrize("spec", ["hirescam", "ixg+last", "ixg+at(layer=-1)", "ixg+skipplus(start=3)", "attixg+last"])
-def test_what_one_norm_makes_zero_is_said_to_be(spec, vits, images):
+def test_maps_that_a_norm_makes_zero_have_a_caveat(spec, vits, images):
     with pytest.warns(Caveat, match="'(hirescam|ixg|attixg)@libra'"):
         found = vitreous.explain(vits[CLASS_TOKEN], images, method=spec)
 
@@ -36,7 +36,7 @@ def test_what_one_norm_makes_zero_is_said_to_be(spec, vits, images):
 
 
 @pytest.mark.parametrize("spec", ["ixg+plus(normalise='max')", "hirescam+skipplus(normalise='minmax')"])
-def test_a_rescaled_layer_of_rounding_is_said_to_be(spec, vits, images):
+def test_a_rescaled_layer_of_rounding_errors_has_a_caveat(spec, vits, images):
     with pytest.warns(Caveat, match="normalise enlarges"):
         vitreous.explain(vits[CLASS_TOKEN], images, method=spec)
 
@@ -55,7 +55,7 @@ def test_a_rescaled_layer_of_rounding_is_said_to_be(spec, vits, images):
         ("ixg+last", MEAN),
     ],
 )
-def test_nothing_else_is(spec, model, vits, images):
+def test_other_methods_have_no_caveat(spec, model, vits, images):
     with warnings.catch_warnings():
         warnings.simplefilter("error", Caveat)
         found = vitreous.explain(vits[model], images, method=spec)

@@ -1,4 +1,4 @@
-"""What the table says composes runs, restarted means restarted, and what does not compose is refused with a hint that works."""
+"""Listed combinations run, `restart` restarts, and other combinations are refused with a hint that works."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_method_has_every_cell():
 
 
 @each("spec", COMPOSES)
-def test_what_composes_runs(spec, vits, images):
+def test_listed_combinations_run(spec, vits, images):
     for vit in vits.values():
         found = scores(vit, images, spec)
 
@@ -61,7 +61,7 @@ def test_what_composes_runs(spec, vits, images):
         assert found.isfinite().all()
 
 
-# Score-CAM asks about images seen through a layer, which no sub-network reads; test_paths.py holds it to its layers
+# Score-CAM masks images by a layer, which no sub-network reads; test_path_methods.py compares its layers
 @pytest.mark.parametrize("name", [name for name in FOLDED if name != "scorecam"])
 def test_a_restart_is_the_sum_over_sub_networks(name, vits, images):
     """The slow way: the method itself on every network that begins at a later block, fed with what enters that block."""
@@ -83,7 +83,7 @@ def test_a_restart_is_the_sum_over_sub_networks(name, vits, images):
 
 
 @pytest.mark.parametrize("name", FOLDED)
-def test_readings_differ_where_the_table_says_so(name, vits, images):
+def test_variants_differ_as_listed(name, vits, images):
     vit = vits["class token"]
     for fold in ("plus", "skipplus"):
         layers, restart = (scores(vit, images, f"{name}+{fold}(mode={mode!r})") for mode in ("layers", "restart"))
@@ -93,7 +93,7 @@ def test_readings_differ_where_the_table_says_so(name, vits, images):
 
 
 @each("spec", REFUSED)
-def test_what_does_not_compose_is_refused_with_a_hint_that_works(spec, vits, images):
+def test_other_combinations_are_refused_with_a_hint_that_works(spec, vits, images):
     with pytest.raises(SpecError) as refusal:
         vitreous.explain(vits["class token"], images, TARGETS, spec)
 

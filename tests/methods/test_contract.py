@@ -1,4 +1,4 @@
-"""Registering is being tested: every method of the registry is held to the law."""
+"""Every method of the registry passes the contract tests."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_every_method_keeps_the_shapes_that_it_annotates(spec, vits):
         assert len(vitreous.explain(vit, images, torch.tensor([[1, 4], [2, 0]]), method)) == 4
 
 
-def test_a_broken_promise_is_told_in_one_sentence(vits):
+def test_a_failed_contract_test_is_reported_with_a_message(vits):
     honest = vitreous.resolve("ixg")
     unsigned = replace(honest.facts, signed=False)
     with pytest.raises(ContractError, match="declared unsigned"):
@@ -83,7 +83,7 @@ def two_forwards(probe):
     return probe.images.abs().mean(1).unfold(1, 8, 8).unfold(2, 8, 8).mean((-2, -1)).flatten(1)
 
 
-def test_a_model_can_be_held_to_the_law():
+def test_contract_tests_can_run_on_a_model():
     vit = tiny_vits()["class token"]
 
     checked = check_model(vit)

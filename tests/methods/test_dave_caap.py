@@ -1,4 +1,4 @@
-"""DAVE and CAAP: what their descriptions fix, against plain loops; neither has reference outputs."""
+"""DAVE and CAAP: the parts that their descriptions specify, compared with plain loops; neither has reference outputs."""
 
 from __future__ import annotations
 

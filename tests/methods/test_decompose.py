@@ -1,4 +1,4 @@
-"""DecompX with its biases handed out: held to D[i, j] carried forward token by token, source by source."""
+"""DecompX with distributed biases, compared with D[i, j] propagated forward token by token."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def same(found: Tensor, slow: Tensor, tolerance: float = 1e-9) -> None:
     torch.testing.assert_close(found, slow, rtol=0, atol=tolerance * slow.abs().max().item())
 
 
-# ── the slow way ─────────────────────────────────────────────────────────────────────────────────
+# ── reference implementation ──────────────────────────────────────────────────────────────────────
 
 
 class Slow:
@@ -143,13 +143,13 @@ def slowly(family: str, kind: str, activation: str = "ratio", start: int = 0, qu
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("bias", BIASES)
-def test_biases_are_handed_out_as_published(family, bias):
+def test_biases_are_distributed_as_published(family, bias):
     same(fast(f"decompx(bias='{bias}')", family), slowly(family, bias))
 
 
 @pytest.mark.parametrize("bias", BIASES)
 @pytest.mark.parametrize("family", ["vit-even", "vit-mean"])
-def test_a_tangent_has_an_intercept_to_hand_out(family, bias):
+def test_the_intercept_of_a_tangent_is_distributed(family, bias):
     same(fast(f"decompx(bias='{bias}', activation='tangent')", family), slowly(family, bias, "tangent"))
 
 
@@ -159,7 +159,7 @@ def test_a_gate_is_held_fixed(bias):
 
 
 @pytest.mark.parametrize("bias", ["equal", "absdot"])
-def test_every_start_layer_hands_out_the_biases_behind_it(bias):
+def test_every_start_layer_distributes_the_biases_of_later_layers(bias):
     starts = [slowly("vit-mean", bias, start=start) for start in range(3)]
 
     same(fast(f"decompx(bias='{bias}')+at(layer=1)", "vit-mean"), starts[1])
@@ -169,7 +169,7 @@ def test_every_start_layer_hands_out_the_biases_behind_it(bias):
 
 @pytest.mark.parametrize("bias", ["cls", "equal", "norm"])
 @pytest.mark.parametrize("question", ["probability", "margin"])
-def test_other_questions_are_answered_to_first_order(bias, question):
+def test_other_score_functions_are_linearised(bias, question):
     slow = slowly("vit-even", bias, question=question)
 
     same(fast(f"decompx(bias='{bias}')", "vit-even", question), slow)
@@ -191,7 +191,7 @@ def test_shares_add_up_to_the_logit(family, activation, bias):
     assert found.bias is None
 
 
-def test_without_options_nothing_changed():
+def test_without_options_the_map_is_unchanged():
     found = resolve("decompx")(Probe(seen("vit-even"), pictures(), torch.tensor(TARGETS)))
 
     assert found.residual.abs().max() < 1e-12
@@ -199,7 +199,7 @@ def test_without_options_nothing_changed():
     same(torch.cat([found.prefix, found.patches], 1), fast("ixg@decompx", "vit-even"), 1e-14)
 
 
-# ── promises ─────────────────────────────────────────────────────────────────────────────────────
+# ── properties ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("bias", ["absdot", "norm", "abssim"])
@@ -237,7 +237,7 @@ def test_variants_keep_the_promises_of_their_method(spec, vits):
 
 
 @pytest.mark.slow
-def test_the_law_for_what_is_carried_forward(vits):
+def test_contract_tests_for_forward_decompositions(vits):
     carried = resolve("decompx(bias='absdot')+last")
 
     facts = replace(carried.facts, forwards="a forward for every source")
@@ -257,6 +257,6 @@ def test_the_law_for_what_is_carried_forward(vits):
         ("decompx@libra", "vit", "ixg@libra"),
     ],
 )
-def test_what_does_not_fit_says_what_would(spec, family, sentence):
+def test_invalid_arguments_are_refused_with_valid_alternatives(spec, family, sentence):
     with pytest.raises((SpecError, ModelError), match=sentence):
         fast(spec, family)

@@ -1,4 +1,4 @@
-"""Noise is what each image's own source gives, in however many blocks and threads; subsets are sorted by their size."""
+"""Noise depends on the source of each image only, not on blocks and threads; subsets are sorted by size."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_noise_of_a_pair_is_one_draw_of_its_source(at_work):
 
 
 def splitmix64(seed: int, count: int) -> list[int]:
-    """Steele, Lea and Flood (2014), as it is published."""
+    """As published by Steele, Lea and Flood (2014)."""
     found, whole = [], 2**64
     for _ in range(count):
         seed = (seed + 0x9E3779B97F4A7C15) % whole
@@ -47,7 +47,7 @@ def splitmix64(seed: int, count: int) -> list[int]:
     return found
 
 
-def test_splitmix64_is_the_published_one():
+def test_splitmix64_is_as_published():
     assert splitmix64(1234567, 3) == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
@@ -76,7 +76,7 @@ def test_uniform_noise_is_uniform_and_its_neighbours_are_strangers():
     assert together.abs().max() < 0.08  # of 4800 numbers each: 5.5 standard deviations
 
 
-def test_threads_stay_and_every_process_has_its_own():
+def test_the_thread_pool_is_reused_within_a_process():
     assert thread_pool(os.getpid()) is thread_pool(os.getpid())
     assert thread_pool(os.getpid()) is not thread_pool(os.getppid())
 
@@ -88,7 +88,7 @@ def test_draws_of_one_source_follow_each_other(at_work):
         assert all(torch.equal(place, torch.randn(3, 8, 6, generator=source)) for place in places)
 
 
-def test_a_picture_has_its_seed_whatever_its_strides_and_neighbours(at_work):
+def test_the_seed_of_an_image_does_not_depend_on_strides_or_batch(at_work):
     seeds = random_control.content_seeds(PICTURES, 3)
 
     assert len(set(seeds)) == len(PICTURES)
@@ -96,7 +96,7 @@ def test_a_picture_has_its_seed_whatever_its_strides_and_neighbours(at_work):
     assert random_control.content_seeds(PICTURES.repeat_interleave(2, 0)[::2], 3) == seeds
 
 
-def test_pictures_are_filled_in_the_same_side_by_side(at_work, monkeypatch):
+def test_images_of_a_batch_are_drawn_as_single_images(at_work, monkeypatch):
     pytest.importorskip("scipy")
     visible = torch.rand(3, 8, 6, generator=torch.Generator().manual_seed(1)) > 0.5
     alone = [imputation.solve_pixels(*pair) for pair in zip(PICTURES.split(1), visible.split(1), strict=True)]

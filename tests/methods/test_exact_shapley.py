@@ -40,7 +40,7 @@ class SubsetTable:
         powers = 2 ** torch.arange(16)
         if self.tokens is None or not torch.equal(self.tokens, tokens):
             subsets = (torch.arange(2**16)[:, None] & powers).bool()
-            pieces = subsets[None].split(256, dim=1)  # few at once: what they take stays in the cache
+            pieces = subsets[None].split(256, dim=1)  # small chunks stay in the CPU cache
             outputs = [outputs_of_subsets(vit, tokens, layout, piece, room)[0] for piece in pieces]
             self.tokens, self.outputs = tokens, torch.cat(outputs)
         outputs = self.outputs[(keep * powers).sum(-1)]
@@ -88,7 +88,7 @@ def test_intervals_of_kernelshap_contain_the_exact_values(exact):
 
 
 @pytest.mark.slow
-def test_intervals_of_bayes_contain_what_many_samples_say(exact):
+def test_intervals_of_bayes_contain_the_value_with_many_samples(exact):
     probe, space, _, _ = exact
     if space == "pixels":
         pytest.skip("bayes removes tokens; the same model class is tested with them")

@@ -1,4 +1,4 @@
-"""Folds of mixings that grow: what would end in inf keeps its order, row by row."""
+"""Folds of growing matrices: rows that would overflow keep their order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAYERS, TOKENS = 30, 5
 
 
 def rolled(fold, dtype: torch.dtype, sizes: list[float], **options: object) -> Tensor:
-    """Of rows whose mixings grow by so much at every layer."""
+    """Roll-out of matrices that grow by this factor at every layer."""
     source = torch.Generator().manual_seed(0)
     grown = torch.rand(LAYERS, 1, TOKENS, TOKENS, dtype=torch.float64, generator=source)
     mixings = (grown * torch.tensor(sizes, dtype=torch.float64)[:, None, None]).to(dtype)
@@ -30,18 +30,18 @@ def rolled(fold, dtype: torch.dtype, sizes: list[float], **options: object) -> T
 
 
 @pytest.mark.parametrize(("fold", "options"), [(rollout, {"form": "half"}), (plus, {"mode": "restart"})])
-def test_what_would_overflow_is_scaled(fold, options):
+def test_rows_that_would_overflow_are_scaled(fold, options):
     single = rolled(fold, torch.float32, [1.0, 1e3], **options).double()
     double = rolled(fold, torch.float64, [1.0, 1e3], **options)
 
     assert double[1].max() > torch.finfo(torch.float32).max
     assert single.isfinite().all()
-    torch.testing.assert_close(single[0], double[0], rtol=1e-4, atol=0)  # a row that fits is left as it is
+    torch.testing.assert_close(single[0], double[0], rtol=1e-4, atol=0)  # a row that does not overflow is unchanged
     torch.testing.assert_close(single[1] / single[1].sum(), double[1] / double[1].sum(), rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize(("fold", "options"), [(rollout, {}), (plus, {"mode": "restart"})])
-def test_a_row_is_scaled_for_itself(fold, options):
+def test_every_row_is_scaled_separately(fold, options):
     together = rolled(fold, torch.float32, [1.0, 1e3], **options)
     for place, size in enumerate([1.0, 1e3]):
         assert (rolled(fold, torch.float32, [size], **options)[0] == together[place]).all()

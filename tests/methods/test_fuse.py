@@ -1,4 +1,4 @@
-"""Fused maps: a share and a slope, each compared with its own reference implementation elsewhere, added as they are."""
+"""Fused maps: the sum of a share and a slope, each of which has its own reference implementation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_its_parts_are_methods(family, question):
     torch.testing.assert_close(fused, share / seen(family).depth + slope, rtol=0, atol=1e-12)
 
 
-def test_two_walks_at_once_may_stream():
+def test_two_parallel_backward_passes_may_stream():
     held, streamed = (
         vitreous.explain(seen("vit-mean"), pictures(), [[3, 2], [1, 0]], "fuse", hold=hold).patches
         for hold in (True, False)
@@ -61,6 +61,6 @@ def test_it_can_be_annealed():
 
 
 @pytest.mark.parametrize(("spec", "instead"), [("fuse+skipplus", "temper\\+skipplus"), ("fuse@libra", "own way back")])
-def test_what_it_has_built_in_is_not_replaced(spec, instead):
+def test_built_in_linearisations_are_not_replaced(spec, instead):
     with pytest.raises(SpecError, match=instead):
         vitreous.explain(seen("vit-even"), pictures(), TARGETS, spec)

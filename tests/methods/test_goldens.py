@@ -1,4 +1,4 @@
-"""Every published implementation's output that these methods have, on three models, in float64."""
+"""Outputs of published implementations, on three models, in float64."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ MATRICES = {  # file → {array: spec}: row 0, patch columns
 ATTIN = {"attn_n": "attention", "attnres_n": "res", "attnresln_n": "resln"}
 # a sum that LayerNorm makes 0: what the reference stored is its own rounding
 NOISE = ("vanillagrad_sum", "vanillagrad_sum_plus")
-# compared in the files of their own rooms, or not offered: EigenCAM, the γ-rule, and metrics
+# compared in other test files, or not implemented: EigenCAM, the γ-rule, and metrics
 ELSEWHERE = (
     "bt_",
     "tam_",
@@ -319,7 +319,7 @@ def test_norm_based_attention_is_reproduced_layer_by_layer(golden):
             golden.compare("attin_official", f"attin(row='cls', part='{part}')+at(layer={layer})", rows[:, layer])
 
 
-def test_what_the_head_reads_is_the_row_of_the_published_matrix(golden):
+def test_the_readout_is_the_published_row_of_the_matrix(golden):
     if golden.entry("genatt_matrix") is None:
         pytest.skip(f"no matrix for {golden.name}")
     matrix = golden.arrays("genatt_matrix")["top"]

@@ -1,4 +1,4 @@
-"""Which bfloat16 keeps the ranks of a method: what `Facts.precision` promises, on trained weights and photographs."""
+"""`Facts.precision`: bfloat16 keeps the ranks of a method, on trained weights and photographs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def photographs(assets, models):
 
 
 def ranks(scores):
-    """Ranks of each row, ties sharing the mean of theirs, less their mean."""
+    """Ranks of each row minus their mean; ties get the mean of their ranks."""
     scores = scores.double()
     places = (scores[:, :, None] > scores[:, None]).sum(-1) + (scores[:, :, None] == scores[:, None]).sum(-1) / 2
     return places - places.mean(-1, keepdim=True)
@@ -63,7 +63,7 @@ def with_fewer_draws(name: str) -> Method:
 
 @pytest.mark.slow
 @each("name", CLAIMED)
-def test_ranks_are_kept_as_promised(name, models, photographs):
+def test_ranks_agree_as_documented(name, models, photographs):
     single, half = models
     method = with_fewer_draws(name)
     photographs = photographs[:3] if method.facts.trial or name == "alti" else photographs  # these take long
@@ -80,7 +80,7 @@ def test_ranks_are_kept_as_promised(name, models, photographs):
         assert found.min() >= 0.98, found
 
 
-def test_promises_are_those_of_the_measured_ranks():
+def test_documented_precisions_are_those_of_the_measured_ranks():
     """The limits hold for what was measured on a GPU, and no method is kept in float32 that keeps its ranks in TF32."""
     measured = json.loads((ROOT / "benchmarks" / "results" / "h200-precision.json").read_text())["ranks"]
     rows = {row["method"]: row for row in measured if row["method"] in METHODS}
@@ -93,7 +93,7 @@ def test_promises_are_those_of_the_measured_ranks():
             assert row[mode]["min"] >= 0.98, (name, mode)
 
 
-def test_what_is_not_promised_is_not_computed_in_bfloat16():
+def test_methods_without_bf16_are_not_computed_in_bfloat16():
     vit = vitreous.testing.tiny_vits(torch.float32)["class token"]
     images = torch.randn(1, 3, *vit.size, generator=torch.Generator().manual_seed(0))
     for name in ("ixg", "presence", "occlusion", "kernelshap"):

@@ -1,4 +1,4 @@
-"""What is heard inside a method is what makes its map."""
+"""The layers that `inside` returns add up or multiply to the map of the method."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_the_rest_of_fullgrad_is_the_biases_of_every_layer_and_of_the_head(vit, 
 @pytest.mark.parametrize(
     "spec", ["genatt", "rollout", "rollout(form='vit-explain')", "tokentm", "alti", "attngrad+rollout"]
 )
-def test_what_is_carried_to_the_first_layer_is_the_map(vit, images, spec):
+def test_the_rollout_of_the_first_layer_is_the_map(vit, images, spec):
     seen = vitreous.inside(vit, images, TARGETS, spec)
 
     torch.testing.assert_close(seen.parts["carried"][:, 0], vitreous.explain(vit, images, TARGETS, spec).patches)

@@ -119,7 +119,7 @@ def test_a_black_box_form_is_chosen_for_black_boxes_only(vit):
     assert resolve("occlusion").for_model(opaque).spec == "occlusion(space='pixels')"
 
 
-def test_what_is_asked_has_plain_names():
+def test_score_functions_have_plain_names():
     from tests.models.families import pictures, seen
 
     for plain, name in (("contrast", "probability"), ("support", "logit")):
@@ -134,7 +134,7 @@ def test_what_is_asked_has_plain_names():
     assert vitreous.resolve("tis(question='support')").signed
 
 
-def test_the_chosen_question_is_also_found_under_its_old_name():
+def test_chosen_question_works_under_its_old_name():
     method = vitreous.resolve("temper")
 
     with pytest.warns(DeprecationWarning, match="chosen_question"):

@@ -1,4 +1,4 @@
-"""Options are judged where they are given, in one sentence, before anything runs."""
+"""Options are validated when they are given, with a message, before anything runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_complete_method_is_complete_at_every_start_of_a_sum(spec):
         assert vitreous.explain(vit, images, 0, spec.replace("@libra", "")).residual is None
 
 
-def test_a_flat_map_cannot_be_stretched_and_says_so():
+def test_rescaling_a_constant_map_is_reported():
     from vitreous.methods.attention import rectify
 
     found = rectify(torch.tensor([[-1.0, -2.0, -3.0], [0.0, 1.0, 3.0]]), relu=True, minmax=True)

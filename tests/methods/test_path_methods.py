@@ -1,4 +1,4 @@
-"""SmoothGrad and integrated gradients: held to loops over raw timm models, and to captum."""
+"""SmoothGrad and integrated gradients, compared with loops over raw timm models and with captum."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def same(found: Tensor, slow: Tensor, tolerance: float = 1e-9) -> None:
     torch.testing.assert_close(found, slow, rtol=0, atol=tolerance * slow.abs().max().item())
 
 
-# ── the slow way ─────────────────────────────────────────────────────────────────────────────────
+# ── reference implementations ─────────────────────────────────────────────────────────────────────
 
 
 def gradient(model: nn.Module, picture: Tensor, target: int) -> Tensor:
@@ -101,14 +101,14 @@ def test_smoothgrad_is_a_loop_over_noisy_copies(family):
     same(found.native_pixels, torch.stack([(sum(g.abs() for g in one) / 5).max(0).values for one in slow]))
 
 
-def test_the_original_smoothgrad_takes_its_noise_from_the_range_of_the_picture():
+def test_the_original_smoothgrad_takes_its_noise_from_the_range_of_the_image():
     sigma = [0.15 * (p.max() - p.min()).item() for p in pictures()]
     slow = [sum(slow_smoothgrad(tiny("vit"), pictures()[i], TARGETS[i], 4, sigma[i])).sum(0) / 4 for i in range(2)]
 
     same(fast("smoothgrad(preset='original', samples=4)", "vit").native_pixels, torch.stack(slow))
 
 
-def test_noise_belongs_to_the_picture_and_the_seed():
+def test_noise_depends_on_the_image_and_the_seed():
     alone = resolve("smoothgrad(samples=3)")(Probe(seen("vit"), pictures()[1:], torch.tensor([3])))
 
     same(alone.native_pixels[0], fast("smoothgrad(samples=3)", "vit").native_pixels[1])
@@ -117,7 +117,7 @@ def test_noise_belongs_to_the_picture_and_the_seed():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_integrated_gradients_are_a_loop_over_the_way(family):
+def test_integrated_gradients_equal_a_loop_over_the_path(family):
     model = tiny(family)
     slow = torch.stack([slow_ig(model, pictures()[i], TARGETS[i], gauss(7)) for i in range(2)])
 
@@ -139,7 +139,7 @@ def test_captums_trapezoid_does_not_add_up_to_one():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_integrated_gradients_of_tokens_walk_from_zero_tokens(family):
+def test_the_path_of_token_integrated_gradients_starts_at_zero(family):
     prefix = seen(family).layout((24, 32)).prefix
     for start in (0, 2):
         slow = torch.stack([slow_token_ig(tiny(family), pictures()[i], TARGETS[i], start, 5) for i in range(2)])
@@ -152,7 +152,7 @@ def test_integrated_gradients_of_tokens_walk_from_zero_tokens(family):
 
 
 @pytest.mark.parametrize("family", ["vit-even", "vit-mean"])
-def test_under_a_fold_every_layer_walks_its_own_path(family):
+def test_under_a_fold_every_layer_has_its_own_path(family):
     model, depth = tiny(family), seen(family).depth
     slow = [
         torch.stack([slow_token_ig(model, pictures()[i], TARGETS[i], s, 4) for i in range(2)]) for s in range(depth)
@@ -165,14 +165,14 @@ def test_under_a_fold_every_layer_walks_its_own_path(family):
         same(torch.cat([found.prefix, found.patches], 1), expected)
 
 
-def test_what_is_missing_shrinks_with_the_steps():
+def test_the_residual_shrinks_with_the_number_of_steps():
     missing = [fast(f"ig(steps={steps})", "vit").residual.abs().max().item() for steps in (2, 8, 128)]
 
     assert missing[0] > missing[1] > missing[2]
     assert missing[2] < 1e-6
 
 
-# ── promises ─────────────────────────────────────────────────────────────────────────────────────
+# ── properties ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +202,7 @@ def test_how_many_run_at_once_does_not_matter(spec, few, monkeypatch):
     same(fast(spec, "vit-mean").patches, together, 1e-12)
 
 
-def test_no_more_pictures_than_stated_are_held_at_once(monkeypatch):
+def test_no_more_images_than_stated_are_in_memory(monkeypatch):
     seen_at_once = []
     real = Probe.pixel_gradient
     monkeypatch.setattr(
@@ -224,7 +224,7 @@ def test_passes_are_counted_as_stated(spec, forwards, backwards):
     assert (counter.forwards, counter.backwards) == (2 * vit.depth * forwards, 2 * vit.depth * backwards)
 
 
-def test_long_walks_tell_how_far_they_are():
+def test_long_paths_report_progress():
     told = []
     with reporting(lambda done, total: told.append((done, total))):
         fast("ig(steps=40)", "vit")
@@ -257,7 +257,7 @@ def test_any_classifier_can_be_differentiated():
         ("smoothgrad(abs=False)+plus", "abs"),
     ],
 )
-def test_what_does_not_fit_says_what_would(spec, sentence):
+def test_invalid_arguments_are_refused_with_valid_alternatives(spec, sentence):
     with pytest.raises((SpecError, ModelError), match=sentence):
         fast(spec, "vit")
 
@@ -267,7 +267,7 @@ def test_other_names():
     assert resolve("ig+plus").spec == "ig+plus"
 
 
-# ── what captum gave ─────────────────────────────────────────────────────────────────────────────
+# ── outputs of captum ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Presence: the derivative of the answer as tokens begin to leave, held to a model in which they can leave in part."""
+"""Presence: the derivative of the score in the presence of a token, compared with a model with partial tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TARGETS = [3, 1]
 
 
 def fading(family: str, presence: Tensor) -> nn.Module:
-    """A copy in which token i is there to the part `presence[i]`: attention and means weigh it so."""
+    """A copy in which token i has the weight `presence[i]` in attention and means."""
     model = copy.deepcopy(tiny(family))
 
     def weigh(module: nn.Module, args: tuple[Tensor, ...], attention: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ def test_presence_is_the_slope_of_the_answer_as_a_token_fades(family):
 
 
 @pytest.mark.parametrize("family", ["vit-even", "vit-mean", "deit-distilled"])
-def test_a_token_that_faded_has_left(family):
+def test_a_token_with_presence_zero_equals_a_removed_token(family):
     probe = Probe(seen(family), pictures(), torch.tensor(TARGETS))
     keep = torch.rand(2, 1, 12, generator=torch.Generator().manual_seed(0)) < 0.5
 
@@ -62,7 +62,7 @@ def test_a_token_that_faded_has_left(family):
     "family", ["map-reads-prefix", "map-skips-prefix", "vit-mean", "vit-mean-of-everything", "vit-even"]
 )
 def test_the_head_reads_tokens_that_are_there_in_part(family):
-    """Wholly there is as it was; gone is as if the others had come alone."""
+    """Presence 1 is the original model; presence 0 is the model without the token."""
     vit, tokens = seen(family), Probe(seen(family), pictures()).states[-1]
     prefix, gone = vit.layout(tuple(pictures().shape[-2:])).prefix, torch.zeros(tokens.shape[:2], dtype=tokens.dtype)
     torch.testing.assert_close(run_head(vit, tokens, presence=gone).logits, run_head(vit, tokens).logits)
@@ -74,7 +74,7 @@ def test_the_head_reads_tokens_that_are_there_in_part(family):
 
 
 def test_presence_of_a_pooler_is_a_slope_too():
-    """SigLIP's head attends: its part of the slope against a difference."""
+    """SigLIP's attention pooler: its part of the slope, compared with a finite difference."""
     vit = seen("map-reads-prefix")
     probe = Probe(vit, pictures(), torch.tensor(TARGETS), "logit")
     (last, *_) = probe.layers(presence=True)

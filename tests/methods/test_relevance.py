@@ -1,4 +1,4 @@
-"""TransAtt, partial LRP and LRP: held to rules written with autograd, one image at a time, and to Chefer's code."""
+"""TransAtt, partial LRP and LRP, compared with rules written with autograd, one image at a time, and with Chefer's code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tokens(found) -> Tensor:
 
 
 def same(found: Tensor, slow: Tensor, tolerance: float = 1e-6) -> None:
-    """The rules divide by what may be small: rounding shows."""
+    """The rules divide by numbers that may be small, so rounding is visible."""
     assert slow.abs().max() > 0
     torch.testing.assert_close(found, slow, rtol=0, atol=tolerance * slow.abs().max().item())
 
@@ -98,14 +98,14 @@ def test_a_margin_starts_with_two_classes():
     same(tokens(fast("transatt", "vit-even", "margin")), slow)
 
 
-def test_joint_denominators_keep_what_separate_ones_double():
+def test_joint_denominators_conserve_relevance():
     total = {joint: fast(f"lrp(joint={joint})+first", "vit-even") for joint in (True, False)}
     size = {joint: tokens(found).abs().sum() for joint, found in total.items()}
 
     assert size[False] > 100 * size[True]
 
 
-# ── promises ─────────────────────────────────────────────────────────────────────────────────────
+# ── properties ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_variants_keep_the_promises_of_their_method(spec, vits):
 
 
 @pytest.mark.parametrize("spec", ["transatt", "lrp+first", "partiallrp"])
-def test_the_graph_need_not_be_held(spec):
+def test_streaming_gives_the_same_map(spec):
     probes = [Probe(seen("vit-mean"), pictures(), torch.tensor(TARGETS), "logit", hold) for hold in (True, False)]
     held, streamed = (resolve(spec)(probe).patches for probe in probes)
 
@@ -154,7 +154,7 @@ def test_the_graph_need_not_be_held(spec):
         ("partiallrp@libra", "vit", "ixg@libra"),
     ],
 )
-def test_what_has_no_rule_is_refused_by_name(spec, family, what):
+def test_modules_without_a_rule_are_refused_by_name(spec, family, what):
     with pytest.raises((ModelError, SpecError), match=what):
         fast(spec, family)
 
@@ -202,7 +202,7 @@ def test_other_names():
     assert resolve("lrp(joint=True)+skipplus").spec == "lrp(joint=True)+skipplus"
 
 
-# ── what Chefer's code gave ──────────────────────────────────────────────────────────────────────
+# ── outputs of Chefer's code ──────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

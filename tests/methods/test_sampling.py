@@ -1,4 +1,4 @@
-"""Methods that only watch the answer: compared with reference implementations of raw timm models, and to what others published."""
+"""Perturbation methods, compared with reference implementations on raw timm models and with published outputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TARGETS = (1, 3)
 QUESTION = {"logit": lambda z, c: z[c], "probability": lambda z, c: z.softmax(-1)[c]}
 
 
-# ── the slow way ─────────────────────────────────────────────────────────────────────────────────
+# ── reference implementations ─────────────────────────────────────────────────────────────────────
 
 
 @torch.no_grad()
@@ -38,7 +38,7 @@ def said(model: nn.Module, picture: Tensor, target: int, question: str) -> float
 
 @torch.no_grad()
 def said_with(model: nn.Module, picture: Tensor, kept: list[int], target: int, question: str) -> float:
-    """What timm's own parts say when only these patches enter."""
+    """Output of timm's own modules with only these patches."""
     tokens = model.norm_pre(model._pos_embed(model.patch_embed(picture[None])))
     prefix = model.num_prefix_tokens
     tokens = tokens[:, [*range(prefix), *(prefix + i for i in kept)]]
@@ -67,7 +67,7 @@ def same(found: Tensor, slow: Tensor, tolerance: float = 1e-9) -> None:
 
 
 def each(slowly, family: str) -> Tensor:
-    """The slow way, image by image."""
+    """Reference implementation, image by image."""
     return torch.stack([slowly(tiny(family), pictures()[i], TARGETS[i]) for i in range(2)])
 
 
@@ -75,7 +75,7 @@ def each(slowly, family: str) -> Tensor:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_occlusion_takes_one_patch_away_at_a_time(family):
+def test_occlusion_removes_one_patch_at_a_time(family):
     def slowly(model, picture, target):
         whole = said(model, picture, target, "logit")
         others = [[j for j in range(12) if j != i] for i in range(12)]
@@ -138,7 +138,7 @@ def test_rise_draws_cells_with_the_given_probability_and_every_offset():
     assert drawn.shift.unique().tolist() == list(range(8))
 
 
-def test_presets_of_rise_set_its_question_and_a_logit_may_be_negative():
+def test_presets_of_rise_set_its_score_function_and_a_logit_may_be_negative():
     assert resolve("rise").question == "probability"
     assert not resolve("rise").signed
     preset = resolve("rise(preset='tis')")
@@ -179,7 +179,7 @@ def test_pami_shows_one_region_at_a_time(fill, shifts):
     same(fast(spec), each(slowly, "vit-even"))
 
 
-def test_superpixels_divide_the_picture_and_follow_its_edges():
+def test_superpixels_divide_the_image_and_follow_its_edges():
     halves = torch.zeros(3, 24, 32)
     halves[:, :, 13:] = 1
 
@@ -196,7 +196,7 @@ def test_every_pixel_is_in_one_region_of_every_scale():
 
 
 @pytest.mark.parametrize("kind", ["felzenszwalb", "quickshift", "watershed"])
-def test_regions_of_scikit_image_are_there_or_asked_for_in_a_sentence(kind):
+def test_regions_of_scikit_image_need_the_package(kind):
     try:
         import skimage  # noqa: F401
     except ImportError:
@@ -211,7 +211,7 @@ def test_regions_of_scikit_image_are_there_or_asked_for_in_a_sentence(kind):
 
 
 def slow_hsic(on: Tensor, y: Tensor) -> Tensor:
-    """tr(K H L H) / m with whole kernel matrices, the long way."""
+    """tr(K H L H) / m with explicit kernel matrices."""
     m = len(on)
     centring = torch.eye(m).double() - 1 / m
     outside = torch.exp(-((y[:, None] - y[None]) ** 2) / (2 * y.median() ** 2))
@@ -284,7 +284,7 @@ def test_no_step_makes_the_lasso_better():
             assert cost(row, target) <= cost(row - step, target)
 
 
-def test_limes_distance_of_pixels_is_the_cosine_of_pictures():
+def test_limes_distance_of_pixels_is_the_cosine_of_images():
     picture, on = pictures()[0], torch.rand(5, 12, generator=torch.Generator().manual_seed(0)) < 0.5
     labels = regions.number_rectangles((24, 32), (3, 4))
     energy = torch.stack([(picture[:, labels == i] ** 2).sum() for i in range(12)])
@@ -314,7 +314,7 @@ def test_kernelshap_with_every_coalition_is_the_shapley_value(family):
     same(fast("kernelshap(samples=254)", model=model, images=picture[None])[0], slow)
 
 
-def test_kernelshap_adds_up_and_says_what_nothing_is():
+def test_kernelshap_adds_up_and_records_the_empty_coalition():
     found = vitreous.explain(tiny("vit-mean"), pictures(), torch.tensor(TARGETS), "kernelshap(samples=30)")
     nothing = exact([said_with(tiny("vit-mean"), pictures()[i], [], TARGETS[i], "probability") for i in range(2)])
 
@@ -423,11 +423,11 @@ def test_atman_turns_attention_down_column_by_column(family, options, shift):
     same(fast(f"atman{options}", family), each(slowly, family))
 
 
-def test_nothing_suppressed_changes_nothing():
+def test_suppressing_no_token_changes_nothing():
     assert fast("atman(suppression=0.0)").abs().max() < 1e-12
 
 
-# ── what all of them promise ─────────────────────────────────────────────────────────────────────
+# ── common properties ─────────────────────────────────────────────────────────────────────────────
 
 QUICK = {
     "occlusion": {},
@@ -475,7 +475,7 @@ def test_the_size_of_a_chunk_does_not_matter(spec, chunk, monkeypatch):
 @pytest.mark.parametrize(
     "spec", ["occlusion", "rise", "pami", "hsic", "lime", "kernelshap", "vitcx(threshold=0.0)", "scorecam", "atman"]
 )
-def test_a_half_precision_model_is_asked_about_the_same_samples(spec):
+def test_a_half_precision_model_gets_the_same_samples(spec):
     whole, half = (tiny_vits(dtype)["class token"] for dtype in (torch.float32, torch.float16))
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     method = resolve(spec, **resolve(spec).facts.trial)
@@ -496,7 +496,7 @@ def test_samples_differ_with_the_seed():
         assert not torch.equal(fast(spec.format(0)), fast(spec.format(1))), spec
 
 
-def test_a_wrong_option_is_refused_in_a_sentence():
+def test_a_wrong_option_is_refused_with_a_message():
     for spec, sentence in {
         "occlusion(space='air')": "space='air'; known: 'tokens', 'pixels'",
         "lime(fit='spline')": "fit='spline'; known: 'ridge', 'lasso'",
@@ -509,7 +509,7 @@ def test_a_wrong_option_is_refused_in_a_sentence():
             fast(spec)
 
 
-def test_methods_that_need_no_more_than_pixels_say_so():
+def test_pixel_methods_have_capability_black_box():
     able = {name for name in METHODS if METHODS[name].black_box is not None}
 
     assert {"occlusion", "rise", "lime", "kernelshap", "pami", "hsic"} <= able
@@ -518,7 +518,7 @@ def test_methods_that_need_no_more_than_pixels_say_so():
         vitreous.explain(nn.Linear(2, 2), pictures(), method="decompx")
 
 
-# ── what others published ────────────────────────────────────────────────────────────────────────
+# ── published outputs ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module", params=["tiny_cls", "tiny_reg"])
@@ -537,7 +537,7 @@ def real(real_goldens, assets):
     return golden
 
 
-FLOAT32 = 3e-7  # captum returns float32 whatever it is given: what is stored is rounded
+FLOAT32 = 3e-7  # captum always returns float32, so the stored values are rounded
 
 
 def agree(golden: Golden, file: str, found: Tensor, reference: np.ndarray, rounding: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""Random draws belong to the image and the seed, whatever precision the model has."""
+"""Random draws depend on the image and the seed, not on the precision of the model."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_a_spec_reads_as_it_is_written(spec, canonical):
         ("ixg(__import__('os'))", "name=value"),
     ],
 )
-def test_what_does_not_fit_says_what_would(spec, sentence):
+def test_invalid_arguments_are_refused_with_valid_alternatives(spec, sentence):
     with pytest.raises(SpecError, match=sentence):
         resolve(spec)
 
@@ -86,7 +86,7 @@ def test_folds_compose_in_python_as_in_specs():
     assert vitreous.skipplus(resolve("ixg"), start=4).spec == "ixg+skipplus(start=4)"
 
 
-def test_options_may_be_given_in_the_call_and_find_their_place():
+def test_options_of_the_call_are_assigned_to_method_or_fold():
     assert resolve("genatt", variant="bt").spec == "genatt(variant='bt')"
     assert resolve("decompx+skipplus", start=4).spec == "decompx+skipplus(start=4)"
     assert resolve(resolve("decompx+skipplus"), start=4).spec == "decompx+skipplus(start=4)"
@@ -95,7 +95,7 @@ def test_options_may_be_given_in_the_call_and_find_their_place():
         resolve("genatt(variant='bt')", variant="bt")
 
 
-def test_a_method_of_ones_own_joins_in_three_lines():
+def test_a_method_is_registered_in_three_lines():
     from vitreous.methods.method import METHODS
 
     @vitreous.method("meanhead", fold=vitreous.last, mixing=True, attention=True, signed=False, class_specific=False)

@@ -1,4 +1,4 @@
-"""Whatever a spec says, the library's own errors come out: generated specs through every part of the grammar."""
+"""Generated specs through every part of the grammar raise only the library's own errors."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def fitting_specs(draw: st.DrawFn) -> str:
 
 
 def small_values(annotation: Any) -> st.SearchStrategy[Any]:
-    """Values that an annotation may allow, and that a tiny model answers quickly."""
+    """Values that an annotation may allow and that are fast on a tiny model."""
     words = sorted(words_of(annotation) - {"quickshift", "felzenszwalb", "watershed"})
     values = [st.sampled_from([1, 2, 3, 0, -1, 0.25, 0.5, 1.0, 4, True, False, None, (0.3, 0.6), (1, 2), Ellipsis])]
     return st.one_of(*values, *([st.sampled_from(words)] * 2 if words else []))
@@ -168,7 +168,7 @@ def test_any_text_resolves_to_a_metric_or_is_refused(specs):
 
 @settings(thorough, max_examples=200)
 @given(fitting_specs())
-def test_what_resolves_explains_or_is_refused(spec):
+def test_resolved_specs_explain_or_are_refused(spec):
     vit = tiny_vit()
     images = torch.randn(1, 3, *vit.size, dtype=vit.dtype, generator=torch.Generator().manual_seed(0))
     with warnings.catch_warnings():
@@ -209,7 +209,7 @@ def test_any_argument_of_the_call_is_taken_or_refused(name, options):
 
 
 @pytest.mark.parametrize("registry", [METHODS, METRICS], ids=["methods", "metrics"])
-def test_every_option_of_the_package_says_what_it_takes(registry):
+def test_every_option_documents_its_values(registry):
     for name in registry:
         typed = registry[name].typed_options
         untyped = [option for option in typed.values() if option.annotation is Any and option.name != "preset"]
@@ -240,18 +240,18 @@ def test_every_option_of_the_package_says_what_it_takes(registry):
         ("tam(steps=10000)", "at most 5000"),
     ],
 )
-def test_what_ended_in_other_errors_is_refused_in_a_sentence(spec, sentence):
+def test_specs_that_once_raised_other_errors_are_refused(spec, sentence):
     with pytest.raises(SpecError, match=sentence):
         vitreous.resolve(spec)
 
 
-def test_lists_stand_for_tuples_and_quotes_may_be_escaped():
+def test_lists_are_read_as_tuples_and_quotes_may_be_escaped():
     assert vitreous.resolve("tis(kept=[0.5, 0.3])").spec == "tis(kept=(0.5, 0.3))"
     nested = vitreous.resolve("anneal(of='ixg@linear(norm=\\'frozen\\')+plus')")
     assert vitreous.resolve(nested.spec).options == nested.options
 
 
-def test_a_start_that_the_model_has_not_is_refused_when_the_model_is_known():
+def test_a_start_beyond_the_depth_is_refused_for_a_model():
     vit = tiny_vit()
     images = torch.zeros(1, 3, *vit.size, dtype=vit.dtype)
     for spec in ("ixg+skipplus(start=99)", "tam(start=99)", "ig(space='tokens', start=99)", "scorecam(layer=99)"):

@@ -1,4 +1,4 @@
-"""Standard errors of methods that average over samples, against plain loops; their place in the attribution."""
+"""Standard errors of methods that average over samples, compared with plain loops."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def spread(values: list[float]) -> float:
     return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
 
 
-def test_of_tis_is_that_of_the_mean_over_the_subsets_of_a_patch():
+def test_the_error_of_tis_is_that_of_the_mean_over_the_subsets_of_a_patch():
     vit, images = seen("vit-even"), pictures()
     stderr = vitreous.explain(vit, images, TARGETS, "tis(masks=9, kept=0.3)").stderr
     probe = Probe(vit, images, torch.tensor(TARGETS), "probability")
@@ -44,14 +44,14 @@ def test_of_tis_is_that_of_the_mean_over_the_subsets_of_a_patch():
             torch.testing.assert_close(stderr[image, patch].item(), slow, equal_nan=True, **CLOSE)
 
 
-def test_of_a_rescaled_tis_map_is_rescaled():
+def test_the_error_of_a_rescaled_tis_map_is_rescaled():
     vit, images = seen("vit-even"), pictures()
     plain, scaled = (vitreous.explain(vit, images, TARGETS, f"tis(masks=9, normalise={on})") for on in (False, True))
     span = plain.patches.amax(-1, keepdim=True) - plain.patches.amin(-1, keepdim=True)
     torch.testing.assert_close(scaled.stderr, plain.stderr / span, equal_nan=True)
 
 
-def test_of_rise_is_that_of_the_mean_over_masks():
+def test_the_error_of_rise_is_that_of_the_mean_over_masks():
     vit, images = seen("vit-even"), pictures()
     stderr = vitreous.explain(vit, images, TARGETS, "rise(masks=7, cells=3, p=0.4)").stderr
     masks = SmoothMasks.draw(7, 3, 0.4, images, 0)(torch.arange(7))
@@ -64,7 +64,7 @@ def test_of_rise_is_that_of_the_mean_over_masks():
             torch.testing.assert_close(stderr[image, patch].item(), spread(terms), rtol=1e-6, atol=1e-9)
 
 
-def test_of_anneal_is_that_of_its_random_terms():
+def test_the_error_of_anneal_is_that_of_its_random_terms():
     vit, images = seen("vit-even"), pictures()
     stderr = vitreous.explain(vit, images, TARGETS, "anneal(coalitions=6, of='temper')").stderr
     keep, method = draw_coalitions(images, 12, 6, 0.5, True, 0), averaged_method("temper")
@@ -81,7 +81,7 @@ def test_of_anneal_is_that_of_its_random_terms():
             torch.testing.assert_close(stderr[image, patch].item(), spread(terms) * share, **CLOSE)
 
 
-def test_of_kernelshap_takes_a_coalition_and_its_complement_as_one_sample():
+def test_the_error_of_kernelshap_treats_a_coalition_and_its_complement_as_one_sample():
     vit, images = seen("vit-even"), pictures()[:1]
     found = vitreous.explain(vit, images, TARGETS[:1], "kernelshap(samples=80)")
     on, _ = shapley.coalitions(12, 80, True, generators(images, 0)[0])
@@ -105,14 +105,14 @@ def test_of_kernelshap_takes_a_coalition_and_its_complement_as_one_sample():
     torch.testing.assert_close(found.stderr[0], slow, rtol=1e-6, atol=1e-12)
 
 
-def test_of_exact_shapley_values_is_zero_and_of_too_few_samples_unknown():
+def test_the_error_of_exact_shapley_values_is_zero_and_of_too_few_samples_unknown():
     vit, images = seen("vit-even"), pictures()[:1]
     assert (vitreous.explain(vit, images, 3, "kernelshap(samples=4096)").stderr == 0).all()
     assert vitreous.explain(vit, images, 3, "kernelshap(samples=16)").stderr.isnan().all()
     assert vitreous.explain(vit, images, 3, "lime(samples=10)").stderr.isnan().all()
 
 
-def test_of_lime_is_a_robust_covariance_and_of_a_lasso_none():
+def test_the_error_of_lime_is_a_robust_covariance_and_a_lasso_has_none():
     vit, images = seen("vit-even"), pictures()[:1]
     found = vitreous.explain(vit, images, 3, "lime(samples=60, alpha=0.5)")
     draw = generators(images, 0)[0]
@@ -144,7 +144,7 @@ def test_regions_of_pixels_give_errors_of_patches_or_of_the_pixels_of_a_black_bo
     assert (pixels.stderr > 0).all()
 
 
-def test_intervals_of_a_regression_cover_as_often_as_they_say():
+def test_intervals_of_a_regression_have_their_nominal_coverage():
     draw = torch.Generator().manual_seed(0)
     truth = torch.tensor([1.0, -2.0, 0.5, 0.0]).double()
     inside = 0
@@ -210,7 +210,7 @@ def test_a_plot_draws_lines_over_unsettled_scores():
         ("anneal(coalitions=64, seed={})", "anneal(coalitions=2000, seed=99)"),
     ],
 )
-def test_intervals_contain_what_many_samples_say(few, many):
+def test_intervals_contain_the_value_with_many_samples(few, many):
     vit, images = seen("vit-even"), pictures()
     limit = vitreous.explain(vit, images, TARGETS, many)
     expected, inside = limit.patches, []

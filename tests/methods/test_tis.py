@@ -1,4 +1,4 @@
-"""Transformer Input Sampling: clusters of activations, subsets of tokens, means of answers."""
+"""Transformer Input Sampling: clusters of activations, subsets of tokens, mean scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vitreous.capture.probe import Probe
 from vitreous.methods import tis
 from vitreous.methods.spec import resolve
 
-# ── the slow way ─────────────────────────────────────────────────────────────────────────────────
+# ── reference implementation ──────────────────────────────────────────────────────────────────────
 
 
 def slow_kmeans(samples: Tensor, centroids: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def test_tis_may_paint_over_pixels_instead():
 # ── clusters ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_pictures_are_clustered_side_by_side_as_they_are_alone():
+def test_images_of_a_batch_are_clustered_as_single_images():
     draw = torch.Generator().manual_seed(0)
     samples = torch.randn(3, 60, 9, generator=draw).double()
     samples[1] = samples[1] * 0.01  # this one stops earlier than the others
@@ -96,7 +96,7 @@ def test_pictures_are_clustered_side_by_side_as_they_are_alone():
         torch.testing.assert_close(one, slow_kmeans(begun, begun[:8]))
 
 
-def test_a_cluster_without_samples_begins_again_at_the_farthest_one():
+def test_an_empty_cluster_is_moved_to_the_farthest_sample():
     samples = torch.tensor([[[0.0], [0.1], [5.0], [9.0]]])
     centroids = torch.tensor([[[0.0], [100.0], [200.0]]])
 
@@ -129,21 +129,21 @@ def test_a_patch_in_no_subset_gets_the_least_score():
     assert tis.tis_of_subsets(probe, keep, normalise=True)[0].amax(-1).tolist() == [1, 1]
 
 
-def test_a_flat_map_normalises_to_nothing():
+def test_a_constant_map_is_normalised_to_zero():
     probe = Probe(seen("vit"), pictures(), torch.tensor(TARGETS), "probability")
 
     assert (tis.tis_of_subsets(probe, torch.ones(2, 3, 12, dtype=torch.bool), normalise=True)[0] == 0).all()
 
 
 @pytest.mark.parametrize("room", [1, 10**9])
-def test_how_many_pictures_are_clustered_at_once_does_not_matter(room, monkeypatch):
+def test_the_number_of_images_clustered_at_once_does_not_matter(room, monkeypatch):
     whole = fast("tis(masks=9)")
     monkeypatch.setattr(tis, "ROOM", room)
 
     same(fast("tis(masks=9)"), whole, 1e-12)
 
 
-def test_tis_is_the_same_in_any_batch_on_many_pictures():
+def test_tis_is_the_same_in_any_batch_on_many_images():
     images = pictures(5, seed=7).float()
     model = vitreous.wrap(tiny("vit-mean").__class__(**{**tiny_settings(), "global_pool": "avg"}).eval())
     whole = vitreous.explain(model, images, 1, "tis(masks=12)").patches
@@ -161,7 +161,7 @@ def tiny_settings() -> dict:
     return dict(SMALL)
 
 
-# ── what its authors published ───────────────────────────────────────────────────────────────────
+# ── published outputs ─────────────────────────────────────────────────────────────────────────────
 
 
 def test_scoring_agrees_with_its_authors(goldens):
@@ -195,7 +195,7 @@ def compare(golden: Golden, count: int) -> None:
             allowed = allowed + tolerance["atol_rel_to_max"] * np.abs(reference).max(1, keepdims=True)
             assert (np.abs(found.numpy() - reference) <= allowed).all(), key
 
-    # their centroids stand still under our step
+    # their centroids do not change in our iteration
     activations = torch.cat(probe.states[1:], -1)[:, probe.layout.prefix :].mT
     shift = (tis.lloyd(activations, centroids.to(activations)) - centroids) ** 2
     assert shift.sum((1, 2)).max() <= 1e-4

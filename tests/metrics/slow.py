@@ -1,4 +1,4 @@
-"""Faithfulness the slow way: one image, one step, timm's own module, loops and plain arithmetic in float64."""
+"""Slow faithfulness metrics: one image, one step, timm's own module, loops and plain arithmetic in float64."""
 
 from __future__ import annotations
 

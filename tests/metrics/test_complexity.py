@@ -1,4 +1,4 @@
-"""How much a map says: compared with reference implementations, and where mathematics knows the answer."""
+"""Complexity metrics, compared with reference implementations and with closed-form results."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_papers_preset_shifts_negative_maps_only(drawn):
     assert (paper(positive).scores < released(positive).scores - 0.01).all()
 
 
-def test_one_patch_has_it_all_or_all_have_the_same():
+def test_complexity_of_one_patch_and_of_a_constant_map():
     one, all_same = torch.zeros(1, 16), torch.full((1, 16), 0.1)
     one[0, 3] = 5
 
@@ -92,7 +92,7 @@ def test_pixels_and_patches_are_two_maps():
         sparseness.with_options(of="patch")(found)
 
 
-def test_what_adds_up_has_no_error_and_what_promises_nothing_no_number():
+def test_completeness_error_is_zero_or_undefined():
     vit = tiny_vits()["mean pool, registers, LayerScale"]
     images = torch.randn(2, 3, *vit.size, generator=torch.Generator().manual_seed(0)).double()
     complete, walked, silent = (

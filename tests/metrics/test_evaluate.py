@@ -1,4 +1,4 @@
-"""The front door of measuring: what goes in, what comes out, and what is refused in one sentence."""
+"""`evaluate`: inputs, results and errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_batches_are_joined(vit, images):
     torch.testing.assert_close(whole.curve, parts.curve)
 
 
-def test_maps_of_ones_own_are_measured(vit, images):
+def test_maps_from_other_sources_are_evaluated(vit, images):
     found = vitreous.explain(vit, images, target=[0, 1, 2], method="ixg")
     own = vitreous.evaluate(vit, images, found.patches, "deletion_aopc", target=[0, 1, 2])
     torch.testing.assert_close(own.scores, vitreous.evaluate(vit, images, found, "deletion_aopc").scores)
@@ -69,7 +69,7 @@ def test_a_black_box_is_measured_by_its_pixels():
         vitreous.evaluate(fresh, images, found, "deletion_aopc")
 
 
-def test_the_figure_of_a_set_leaves_out_what_is_undefined_and_counts_it(vit, images):
+def test_undefined_scores_are_counted_and_left_out_of_the_mean(vit, images):
     found = vitreous.explain(vit, images, method="ixg")
     objects = torch.zeros(3, *vit.size, dtype=torch.bool)
     objects[1:, :8] = True
@@ -119,7 +119,7 @@ def test_pooled_figures_are_not_means():
         ("deletion_aopc", {"batch_size": 0}, SpecError, "batch_size=0"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_in_one_sentence(vit, images, metric, given, error, sentence):
+def test_unsupported_evaluations_are_refused_with_a_message(vit, images, metric, given, error, sentence):
     found = vitreous.explain(vit, images, method="ixg")
     with pytest.raises(error, match=sentence.replace("(", r"\(")):
         vitreous.evaluate(vit, images, found, metric, **given)
@@ -148,7 +148,7 @@ def test_an_unknown_label_is_nan_where_the_label_counts(vit, images):
         torch.testing.assert_close(a.scores[[0, 2]], b.scores[[0, 2]])
 
 
-def test_a_map_that_cannot_be_made_again_is_not_compared_with_another(vit, images):
+def test_a_map_without_method_is_not_compared_with_a_recomputed_map(vit, images):
     own = vitreous.explain(vit, images, target=1, method="ixg", question=lambda logits: 100 * logits[:, 1])
     part = vitreous.inside(vit, images, 1, "tokentm").at("necc", 2)
 
@@ -159,7 +159,7 @@ def test_a_map_that_cannot_be_made_again_is_not_compared_with_another(vit, image
     assert vitreous.evaluate(vit, images, own, "deletion_aopc").scores.isfinite().all()
 
 
-def test_numbers_that_are_none_are_refused_in_one_sentence():
+def test_non_finite_numbers_are_refused_with_a_message():
     for levels in ("abc", None, (), (0.5, 0.5), (0.1, "x"), (-0.1,), float("nan")):
         with pytest.raises(SpecError, match=r"levels=.* shares must grow"):
             check_levels("levels", levels)
@@ -172,7 +172,7 @@ def test_a_map_of_another_grid_is_refused(vit, images):
         vitreous.evaluate(vitreous.load("scenes"), torch.randn(3, 3, 112, 112), found, "deletion_aopc")
 
 
-def test_a_classifier_that_cannot_be_seen_through_is_told_how_to_be_measured():
+def test_the_error_for_an_unsupported_classifier_says_how_to_evaluate_it():
     cnn = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 4)).eval()
     with pytest.raises(vitreous.ModelError, match="black_box=True"):
         vitreous.evaluate(cnn, torch.randn(2, 3, 16, 16), torch.rand(2, 16, 16), "deletion", target=1)

@@ -1,4 +1,4 @@
-"""ROAD: missing pixels from their neighbours, held to a dense system written pixel by pixel."""
+"""ROAD: missing pixels are imputed from their neighbours, compared with a dense system written pixel by pixel."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def masks(share, seed=0, count=COUNT):
 
 @pytest.mark.parametrize("room", [1, 2 * 24 * 32, 2**17])
 @pytest.mark.parametrize("share", [0.1, 0.6, 0.99])
-def test_the_sparse_system_is_the_dense_one(share, room, monkeypatch):
+def test_the_sparse_and_the_dense_system_agree(share, room, monkeypatch):
     monkeypatch.setattr(imputation, "ROOM", room)
     visible = masks(share)
     visible[:, 3:20, 5:30] &= torch.rand(COUNT, 1, 1, generator=torch.Generator().manual_seed(2)) > 0.5  # a large hole
@@ -56,7 +56,7 @@ def test_the_sparse_system_is_the_dense_one(share, room, monkeypatch):
         torch.testing.assert_close(found[row], dense(images()[row], visible[row]), rtol=0, atol=1e-10)
 
 
-def test_what_is_visible_stays_and_a_slope_is_filled_in_as_a_slope():
+def test_visible_pixels_are_unchanged_and_a_linear_gradient_is_restored():
     y, x = torch.meshgrid(torch.arange(24.0), torch.arange(32.0), indexing="ij")
     slope = torch.stack([y, x, y + 2 * x])[None].double()
     visible = torch.ones(1, 24, 32, dtype=torch.bool)
@@ -66,7 +66,7 @@ def test_what_is_visible_stays_and_a_slope_is_filled_in_as_a_slope():
     assert torch.equal(impute_pixels(slope, torch.ones_like(visible)), slope)
 
 
-def test_noise_lies_on_what_was_filled_in_and_nowhere_else():
+def test_noise_is_added_to_imputed_pixels_only():
     asked = probe("vit")
     visible = masks(0.5)
     image = torch.arange(COUNT)
@@ -95,7 +95,7 @@ def test_road_agrees_with_a_reference_without_noise():
         assert found.scores[row].item() == pytest.approx((0.15 * (curve[0] + 2 * curve[1] + curve[2])) / 0.6)
 
 
-def test_a_picture_scores_the_same_alone_in_a_batch_and_in_chunks(monkeypatch):
+def test_an_image_scores_the_same_alone_in_a_batch_and_in_chunks(monkeypatch):
     spec = "road(levels=(0.3, 0.7), judge='explained')"
     several = probe("vit-mean", share=2)
     attribution = maps(several)
@@ -111,7 +111,7 @@ def test_a_picture_scores_the_same_alone_in_a_batch_and_in_chunks(monkeypatch):
     torch.testing.assert_close(chunked.parts["probability"], together.parts["probability"])
 
 
-def test_nothing_can_be_filled_in_from_nothing():
+def test_an_image_without_visible_pixels_is_refused():
     asked = probe("vit")
     with pytest.raises(SpecError, match="levels end below 1"):
         measured("road(levels=(0.5, 1.0))", maps(asked), asked)

@@ -1,4 +1,4 @@
-"""Where the evidence is known, right and wrong can be told apart; every metric compared with its reference implementation."""
+"""Localisation metrics, compared with their reference implementations on maps with known evidence."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_accuracy_and_overlap_are_counted_pixel_by_pixel_and_pooled(drawn):
     assert accuracy.value != pytest.approx(accuracy.scores.mean().item(), abs=1e-6)  # masks count differently
 
 
-def test_f1_is_of_the_picture_and_published_f1_of_its_rows(drawn):
+def test_f1_is_over_pixels_and_published_f1_over_rows_of_the_image(drawn):
     found, masks = drawn
     ours, rows = f1(found, objects=masks).scores, f1_rows(found, objects=masks).scores
 
@@ -184,7 +184,7 @@ def test_discrimination_compares_every_pair_of_pixels(drawn, by):
         assert ours[row].item() == pytest.approx(wins, abs=1e-12)
 
 
-# ── what mathematics says ────────────────────────────────────────────────────────────────────────
+# ── closed-form results ───────────────────────────────────────────────────────────────────────────
 
 
 def half() -> torch.Tensor:
@@ -204,7 +204,7 @@ def half() -> torch.Tensor:
         ("f1", 0.0),
     ],
 )
-def test_a_perfect_map_scores_one_and_a_constant_one_what_knows_nothing(name, constant):
+def test_a_perfect_map_scores_one_and_a_constant_map_scores_chance(name, constant):
     objects = half()
     metric = resolve_metric(name)
 
@@ -222,7 +222,7 @@ def test_a_constant_map_stays_constant_when_it_is_enlarged():
     assert pointing_game(constant, objects=objects).value == pytest.approx(20 / 28**2)
 
 
-def test_a_picture_without_its_object_has_no_score(drawn):
+def test_an_image_without_its_object_has_no_score(drawn):
     found, masks = drawn
     nothing = masks.clone()
     nothing[3] = nothing[3].clamp(max=0)
@@ -234,7 +234,7 @@ def test_a_picture_without_its_object_has_no_score(drawn):
 
 
 def without(result: vitreous.MetricResult, row: int) -> float:
-    """The figure of the set without one row."""
+    """The pooled value without one row."""
     return float(result.reduce({name: np.delete(part, row) for name, part in result.columns.items()}))
 
 
@@ -272,7 +272,7 @@ def test_pixels_of_a_black_box_are_enough():
         assert 0.5 <= metric(found, objects=half()).value <= 1
 
 
-def test_a_class_agnostic_method_is_at_chance_when_asked_about_both():
+def test_a_class_agnostic_method_is_at_chance_over_both_classes():
     draw = torch.Generator().manual_seed(2)
     found = attribution(torch.rand(1, 16, generator=draw))
     first, second = torch.zeros(2, 1, 4, 4, dtype=torch.bool)
@@ -294,7 +294,7 @@ def test_enlarging_follows_the_option():
         ap.with_options(interpolation="cubic")(found, objects=objects)
 
 
-def test_what_does_not_fit_is_refused_in_one_sentence():
+def test_invalid_arguments_are_refused_with_a_message():
     found = attribution(torch.rand(1, 16))
 
     with pytest.raises(ShapeError, match="1 maps and 2 masks"):

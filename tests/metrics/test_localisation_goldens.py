@@ -1,4 +1,4 @@
-"""What published evaluation code gave on stored maps and masks: Chefer's segmentation, TIS, captum, Quantus."""
+"""Outputs of published evaluation code on stored maps and masks: Chefer's segmentation, TIS, captum, Quantus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registering is being tested: every metric of the registry is held to the law."""
+"""Every metric of the registry passes the contract tests."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_metric_keeps_the_shapes_that_it_annotates(spec):
     assert world.measured(metric).scores.shape == (len(world),)
 
 
-def test_the_adder_is_what_it_says():
+def test_the_adder_model_adds_its_inputs():
     world = make_additive_batch()
     probe = Probe(world.vit, world.images, world.targets)
     shares = 2 * world.maps.patches
@@ -69,7 +69,7 @@ def test_the_adder_is_what_it_says():
 
 
 def break_with(sentence: str, function, **facts) -> None:
-    """A metric that does not keep its promises is told so, in these words."""
+    """A metric that violates its contract is reported with these words."""
     made = vitreous.metric("broken", **{"higher_is_better": True, **facts})(function)
     try:
         with pytest.raises(ContractError, match=sentence):
@@ -78,7 +78,7 @@ def break_with(sentence: str, function, **facts) -> None:
         METRICS.discard("broken")
 
 
-def test_each_law_can_be_broken():
+def test_each_contract_test_can_fail():
     def total(attribution):
         return attribution.patches.sum(-1)
 

@@ -1,4 +1,4 @@
-"""What published code measured, on three models: true token masking, TIS, RISE, Chefer's perturbation."""
+"""Outputs of published code on three models: token masking, TIS, RISE, Chefer's perturbation."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_insertion_and_deletion_of_tis_are_reproduced(golden, name):
 
 
 def with_noise(golden, probe, attribution, verb, steps, reference) -> torch.Tensor:
-    """The reference's own draw in the place of ours."""
+    """Use the noise of the reference instead of ours."""
     noise = []
     for i, picture in enumerate(probe.images):
         torch.manual_seed(2024 + i)
@@ -149,7 +149,7 @@ def with_noise(golden, probe, attribution, verb, steps, reference) -> torch.Tens
     return said.probability("explained")[0]
 
 
-def test_the_order_of_pixels_is_the_published_one(golden):
+def test_the_order_of_pixels_is_as_published(golden):
     from vitreous.metrics.order import pixel_ranks
 
     reference = arrays(golden, "metric_tis_insertion_deletion")["genatt_order"].astype(np.int64)

@@ -1,4 +1,4 @@
-"""Metrics of pixels work on every network; metrics that remove tokens say that they need a ViT."""
+"""Pixel metrics work on every network; the error of metrics that remove tokens says that they need a ViT."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_pixels_and_masks_measure_maps_of_a_network(network, images, spec):
 
 
 @pytest.mark.parametrize("metric", BY_TOKENS)
-def test_token_removal_says_that_it_needs_a_vit(network, images, metric):
+def test_the_error_of_token_removal_says_that_it_needs_a_vit(network, images, metric):
     attribution = vitreous.explain(network, images, [1, 2], "temper")
 
     with pytest.raises(ModelError, match=r"need a ViT, and 'SwinTransformer' is a network without an adapter"):

@@ -121,13 +121,13 @@ def test_metrics_on_one_grid_share_their_forwards(monkeypatch):
 
     for spec in ("aopc", "lodds(track='label')", "positive_auc", "positive_auc(preset='tokentm')"):
         measured(spec, attribution, asked, memo)
-    assert sum(shown) == 20 * COUNT  # the clean image is known
+    assert sum(shown) == 20 * COUNT  # the logits of the clean image are cached
     measured("negative_auc", attribution, asked, memo)
     assert sum(shown) == 29 * COUNT
 
 
 @pytest.mark.parametrize("spec", ["positive_auc", "aopc(levels=(0.0, 0.5, 1.0))", "idsds(cells=4)"])
-def test_a_picture_scores_the_same_alone_in_a_batch_and_in_chunks(spec, monkeypatch):
+def test_an_image_scores_the_same_alone_in_a_batch_and_in_chunks(spec, monkeypatch):
     several = probe("vit", share=2)
     attribution = maps(several)
     together = measured(spec, attribution, several)
@@ -166,7 +166,7 @@ def test_single_deletion_agrees_with_its_reference(family):
         assert found.scores[row].item() == pytest.approx(stats.spearmanr(sums, drops).statistic, abs=1e-9)
 
 
-def test_the_drop_itself_is_the_perfect_map():
+def test_the_map_of_drops_is_perfect():
     asked = probe("vit")
     drops = measured("idsds", maps(asked), asked).curve
     perfect = drops.view(COUNT, 4, 4).repeat_interleave(6, 1).repeat_interleave(8, 2)

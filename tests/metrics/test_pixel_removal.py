@@ -61,9 +61,7 @@ def reference(family, image, scores, rest, insert, each, start, kind, track):
 def test_each_metric_agrees_with_its_reference(family, verb, pixels):
     asked = probe(family)
     attribution = maps(asked, pixels=pixels)
-    if (
-        not pixels
-    ):  # enlarged patches have ties at the edges, which the reference does not know: a little ramp ends them
+    if not pixels:  # enlarged patches have ties, which the reference does not handle: a small ramp removes them
         ramp = torch.linspace(0, 1e-9, PIXELS, dtype=torch.float64).view(24, 32)
         attribution = Attribution(
             attribution.patches, asked.layout, asked.targets, "given", "pixel", attribution.pixels() + ramp
@@ -104,7 +102,7 @@ def test_the_difference_is_the_difference():
 # ── baselines ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_baselines_are_as_published_and_as_the_words_say():
+def test_baselines_are_as_published_and_documented():
     asked = probe("vit")
     mean, std = torch.tensor(MEAN).double()[:, None, None], torch.tensor(STD).double()[:, None, None]
     pixels = asked.images * std + mean
@@ -142,7 +140,7 @@ def test_rises_blur_is_a_folded_gaussian_over_zeros():
     torch.testing.assert_close(baseline_of(asked, "blur-rise"), own)
 
 
-def test_noise_belongs_to_the_picture():
+def test_noise_depends_only_on_the_image():
     together = baseline_of(probe("vit"), "random", seed=3)
 
     for row in range(COUNT):
@@ -153,7 +151,7 @@ def test_noise_belongs_to_the_picture():
 # ── steps ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_steps_end_with_the_whole_picture():
+def test_steps_end_with_the_whole_image():
     assert count_replaced_pixels(50176, 224, False) == [224 * k for k in range(1, 225)]
     assert count_replaced_pixels(50176, 28, True) == [1792 * k for k in range(29)]
     assert count_replaced_pixels(10, 4, False) == [3, 6, 9, 10]
@@ -184,7 +182,7 @@ def test_endpoints_are_those_of_the_preset():
 
 
 @pytest.mark.parametrize("spec", ["insertion(steps=6)", "deletion(steps=6, baseline='random')"])
-def test_a_picture_scores_the_same_alone_in_a_batch_and_in_chunks(spec, monkeypatch):
+def test_an_image_scores_the_same_alone_in_a_batch_and_in_chunks(spec, monkeypatch):
     several = probe("vit-mean", share=2)
     attribution = maps(several)
     together = measured(spec, attribution, several)
@@ -199,7 +197,7 @@ def test_a_picture_scores_the_same_alone_in_a_batch_and_in_chunks(spec, monkeypa
     torch.testing.assert_close(chunked.curve, together.curve, rtol=0, atol=1e-12)
 
 
-def test_pictures_never_exist_all_at_once(monkeypatch):
+def test_perturbed_images_are_created_in_chunks(monkeypatch):
     monkeypatch.setattr("vitreous.capture.probe.rows_that_fit", lambda *_: 7)
     asked, alive = probe("vit"), []
     run_model = asked.run_model
@@ -217,7 +215,7 @@ def test_equal_pixels_go_patch_by_patch():
 
     assert (ranks.sort(-1).values == torch.arange(PIXELS)).all()
     cells = ranks.view(COUNT, 3, 8, 4, 8).movedim(2, 3).flatten(3).flatten(1, 2)  # [b 12 64]
-    assert (cells.amax(-1) - cells.amin(-1) == 63).all()  # a patch goes as one
+    assert (cells.amax(-1) - cells.amin(-1) == 63).all()  # all pixels of a patch are removed together
     assert len({tuple(row) for row in cells.amin(-1).tolist()}) == COUNT
 
 

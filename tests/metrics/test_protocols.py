@@ -1,4 +1,4 @@
-"""What papers published, in our names: every spec is one that we can run, on a world small enough to try."""
+"""Protocols of papers: every spec can be run on a small model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_its_models_and_its_preprocessing_exist(name):
     assert Preprocess.published(protocol(name).preprocess, own).size == (224, 224)
 
 
-def test_the_authors_code_is_a_protocol_beside_the_paper():
+def test_the_authors_code_is_a_separate_protocol():
     paper, code = protocol("skipplus"), protocol("released")
 
     assert set(paper.columns) == set(code.columns)
@@ -64,7 +64,7 @@ def test_the_authors_code_is_a_protocol_beside_the_paper():
     assert set(paper.rows) == set(code.rows)
 
 
-def test_rows_that_mean_something_else_than_they_say():
+def test_rows_whose_name_differs_from_their_method():
     assert protocol("tokentm").rows["Grad-CAM"] == "attcam(preset='chefer')"
     assert protocol("tis").rows["Att. Rollout"] == "rollout(preset='vit-explain')"
     assert protocol("skipplus").rows["GradSAM"] == "genatt(row='cls')+plus"

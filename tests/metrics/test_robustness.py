@@ -1,4 +1,4 @@
-"""Explained again: each metric beside a reference implementation that explains one image at a time."""
+"""Robustness metrics, compared with a reference implementation that explains one image at a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def images(vit):
     return torch.randn(3, 3, *vit.size, generator=torch.Generator().manual_seed(1)).double()
 
 
-# ── of an image that changed a little ───────────────────────────────────────────────────────────
+# ── noise on the image ────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("spec", ["genatt", "ixg(space='pixels')", "decompx+skipplus"])
@@ -71,7 +71,7 @@ def made(function, signed: bool = True) -> Method:
     return make_method("made", function, signed=signed, class_specific=True)
 
 
-def test_a_map_that_never_changes_is_not_sensitive_and_one_of_length_zero_is_divided_by_one(vit, images):
+def test_a_constant_map_has_sensitivity_zero_and_zero_length_is_divided_by_one(vit, images):
     still = made(lambda probe: torch.ones(probe.rows, 16, dtype=torch.float64))
     nothing = made(lambda probe: torch.zeros(probe.rows, 16, dtype=torch.float64))
     follows = made(lambda probe: probe.images.mean((1, 2, 3), keepdim=True)[:, 0, 0].expand(-1, 16).contiguous())
@@ -115,7 +115,7 @@ def test_settings_that_make_no_sense_are_refused(vit, images):
         vitreous.evaluate(vit, images, torch.rand(3, 16).double(), "max_sensitivity", target=[1, 2, 3])
 
 
-# ── of a model that forgot everything ────────────────────────────────────────────────────────────
+# ── random weights ────────────────────────────────────────────────────────────────────────────────
 
 
 def slow_spearman(a: list[float], b: list[float]) -> float:
@@ -140,7 +140,7 @@ def test_rank_correlation_shares_ranks_between_equals():
 
 
 @pytest.mark.parametrize("sign", ["signed", "abs"])
-def test_the_map_is_compared_with_that_of_a_copy_whose_weights_are_drawn_anew(vit, images, sign):
+def test_the_map_is_compared_with_that_of_a_copy_with_random_weights(vit, images, sign):
     method, probe = resolve("ixg"), Probe(vit, images, TARGETS)
     before = fingerprint(vit.module)
     found = method(probe)
@@ -157,7 +157,7 @@ def test_the_map_is_compared_with_that_of_a_copy_whose_weights_are_drawn_anew(vi
     assert not other.scores.allclose(result.scores)
 
 
-def test_what_ignores_the_model_survives_and_what_reads_no_head_survives_its_loss(vit, images):
+def test_maps_that_ignore_the_model_or_the_head_do_not_change_with_them(vit, images):
     probe = Probe(vit, images)
     random, rollout = resolve("random"), resolve("rollout")
     all_at_once = parameter_randomisation(random(probe), probe=probe, method=random)
@@ -183,7 +183,7 @@ def test_the_last_stage_of_the_cascade_is_the_whole_model_at_once(vit, images):
     torch.testing.assert_close(stages.curve[:, -1], whole.scores)
 
 
-def test_a_ranking_that_is_lost_is_zero_and_one_that_never_was_is_undefined(vit, images):
+def test_a_map_that_becomes_constant_scores_zero_and_a_constant_map_is_undefined(vit, images):
     weight = vit.module.head.weight.detach().clone()
 
     def only_on_this_model(probe):

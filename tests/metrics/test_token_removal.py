@@ -1,4 +1,4 @@
-"""Metrics by true token masking, compared with a reference implementation; contract tests; properties."""
+"""Metrics by token removal, compared with a reference implementation; contract tests; properties."""
 
 from __future__ import annotations
 
@@ -121,11 +121,11 @@ def test_metrics_of_one_map_share_their_forwards(monkeypatch):
     measured("deletion_aopc(track='label')", attribution, asked, memo)
     measured("deletion_aopc(ratios=(0.2, 0.5))", attribution, asked, memo)
 
-    assert rows == [9]  # the whole image is known, the other nine are asked once
+    assert rows == [9]  # the logits of the whole image are cached, the other nine subsets run once
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_picture_scores_the_same_alone_in_a_batch_and_with_other_targets(name):
+def test_an_image_scores_the_same_alone_in_a_batch_and_with_other_targets(name):
     several = probe("vit-mean", share=2)
     attribution = maps(several)
     together = measured(name, attribution, several)
@@ -146,7 +146,7 @@ def test_the_size_of_the_chunks_does_not_matter(name, monkeypatch):
     torch.testing.assert_close(measured(name, attribution, probe("vit")).curve, found.curve, rtol=0, atol=1e-12)
 
 
-def test_equal_scores_go_in_an_order_that_only_the_picture_decides():
+def test_ties_are_ordered_by_the_image_content():
     asked = probe("vit")
     flat = Attribution(torch.full((COUNT, 12), 0.3, dtype=torch.float64), asked.layout, asked.targets, "given")
     found = measured("deletion_aopc", flat, asked)
@@ -158,7 +158,7 @@ def test_equal_scores_go_in_an_order_that_only_the_picture_decides():
     alone = resolve_metric("deletion_aopc")(flat[1], probe=probe("vit", some=slice(1, 2)))
     torch.testing.assert_close(alone.scores[0], found.scores[1], rtol=0, atol=1e-12)
     half = flat.patches.clone()
-    half[:, 3] = 1.0  # one patch stands out: it goes first, the others as before
+    half[:, 3] = 1.0  # the patch with the highest score is removed first, the others as before
     moved = patch_ranks(Attribution(half, asked.layout, asked.targets, "given"), asked)
     assert (moved[:, 3] == 0).all()
 
@@ -171,7 +171,7 @@ def test_a_map_without_opinion_scores_between_the_best_and_the_worst_on_a_model_
     weights = torch.rand(400, 12, generator=draw, dtype=torch.float64)
     drawn = torch.stack([torch.randperm(12, generator=draw) for _ in range(400)])
 
-    def kept(scores):  # a model whose answer is the sum of what it is shown
+    def kept(scores):  # a model whose output is the sum of its visible inputs
         left = rank_scores(scores, lambda: drawn)[:, None] >= torch.arange(13)[:, None]
         return (left * weights[:, None]).sum((1, 2))
 
@@ -200,7 +200,7 @@ def test_a_pixel_map_is_measured_by_its_patches():
     torch.testing.assert_close(by_pixels.scores, by_patches.scores)
 
 
-def test_affine_maps_score_alike():
+def test_affine_transformations_of_a_map_do_not_change_its_score():
     asked = probe("vit")
     attribution = maps(asked)
     stretched = Attribution(3 * attribution.patches - 7, asked.layout, asked.targets, "given")
@@ -209,7 +209,7 @@ def test_affine_maps_score_alike():
         assert torch.equal(measured(name, attribution, asked).scores, measured(name, stretched, asked).scores)
 
 
-def test_what_cannot_be_measured_is_refused_in_a_sentence():
+def test_unsupported_evaluations_are_refused_with_a_message():
     asked = probe("vit")
     attribution = maps(asked)
 

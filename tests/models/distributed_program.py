@@ -40,7 +40,7 @@ def main(folder: Path) -> int:
             assert described.module is module
             assert torch.equal(attribution.patches, expected)
             assert fingerprint(distributed) == before
-            distributed.train()(inputs).sum().backward()  # training goes on afterwards
+            distributed.train()(inputs).sum().backward()  # training can continue afterwards
             assert all(p.grad is not None for p in module.parameters() if p.requires_grad)
     finally:
         dist.destroy_process_group()

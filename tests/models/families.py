@@ -38,7 +38,7 @@ ROTARY: dict[str, Any] = {"embed_dim": 32, "num_heads": 2}  # rotary positions t
 
 
 def named(name: str, **changes: Any) -> Callable[..., nn.Module]:
-    """timm's own entry function, shrunk."""
+    """timm's own entry function with smaller settings."""
     return lambda **more: timm.create_model(name, pretrained=False, **{**SMALL, **changes, **more})
 
 
@@ -133,13 +133,13 @@ def shaken(model: nn.Module, seed: int = 0) -> nn.Module:
 
 
 def build(family: str, seed: int = 0, **changes: Any) -> nn.Module:
-    """A model of its own, free to be changed by the test."""
+    """A new model that the test may modify."""
     return shaken(FAMILIES[family](**changes), seed)
 
 
 @cache
 def tiny(family: str) -> nn.Module:
-    """A model that tests share; none of them may change it."""
+    """A model that tests share and must not modify."""
     return build(family)
 
 

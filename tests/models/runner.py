@@ -1,4 +1,4 @@
-"""The parts of a `ViT`, run one after the other in the plainest way: what the adapters are held to."""
+"""The parts of a `ViT`, run one after the other in the simplest way, as the reference of adapters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def branch(feed, x):
 
 
 def run_parts(vit, images, index=None, hidden_keys=None):
-    """Logits; of the tokens in `index` [b n] alone, or with the keys of `hidden_keys` [n] out of everyone's sight."""
+    """Logits; of the tokens in `index` [b n] only, or with the keys `hidden_keys` [n] masked."""
     place, x = TokenPositions(vit.layout(tuple(images.shape[-2:])), index), vit.embed(images)
     if index is not None:
         x = torch.stack([tokens[kept] for tokens, kept in zip(x, index, strict=True)])

@@ -1,4 +1,4 @@
-"""Weights are read from what is plainly weights, and fit or are refused; a model is quiet only for a while."""
+"""Checkpoints are read or refused; eval mode is set only temporarily."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_usual_nestings_are_opened(tmp_path, nest):
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "weights.bin"])
-def test_safetensors_are_known_by_name_and_by_header(tmp_path, name):
+def test_safetensors_are_recognised_by_name_and_by_header(tmp_path, name):
     save_file(WEIGHTS, tmp_path / name)
 
     assert torch.equal(read_checkpoint(str(tmp_path / name))["fc.weight"], WEIGHTS["fc.weight"])
@@ -55,7 +55,7 @@ def test_old_torch_files_open(tmp_path):
     assert torch.equal(read_checkpoint(tmp_path / "old.pth")["fc.bias"], WEIGHTS["fc.bias"])
 
 
-def test_pickled_objects_are_refused_and_never_made(tmp_path):
+def test_pickled_objects_are_refused_without_execution(tmp_path):
     torch.save({"model": WEIGHTS, "extra": Object()}, tmp_path / "object.pth")
     torch.save(nn.Linear(2, 2), tmp_path / "module.pth")
     (tmp_path / "plain.pkl").write_bytes(pickle.dumps({"path": PurePosixPath("x")}))
@@ -67,7 +67,7 @@ def test_pickled_objects_are_refused_and_never_made(tmp_path):
         read_checkpoint(tmp_path / "plain.pkl")
 
 
-def test_files_that_hold_no_weights_say_so(tmp_path):
+def test_files_without_weights_are_refused(tmp_path):
     torch.save(WEIGHTS, tmp_path / "whole.pth")
     save_file(WEIGHTS, tmp_path / "whole.safetensors")
     for name in ("whole.pth", "whole.safetensors"):
@@ -96,7 +96,7 @@ def test_files_that_hold_no_weights_say_so(tmp_path):
         assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
-def test_weights_fit_exactly_or_one_sentence_says_why_not():
+def test_weights_that_do_not_fit_are_refused_with_the_reason():
     model = nn.Sequential()
     model.fc = nn.Linear(3, 2)
 

@@ -73,7 +73,7 @@ def test_a_fine_tuned_masked_autoencoder_pools_the_mean(tmp_path):
     assert torch.equal(vit.module.fc_norm.weight, state["fc_norm.weight"])
 
 
-def test_a_masked_autoencoder_without_classifier_is_told_apart(tmp_path):
+def test_a_masked_autoencoder_without_classifier_is_recognised(tmp_path):
     state = {key: value for key, value in weights_of().items() if not key.startswith("head.")}
     state |= {"mask_token": torch.zeros(1, 1, 8), "decoder_embed.weight": torch.zeros(8, 192)}
     torch.save({"model": state}, tmp_path / "mae.pth")
@@ -83,7 +83,7 @@ def test_a_masked_autoencoder_without_classifier_is_told_apart(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["deit_tiny_patch16_224", "deit_tiny_distilled_patch16_224"])
-def test_deits_own_files_load(tmp_path, name):
+def test_original_deit_checkpoints_load(tmp_path, name):
     state = weights_of(name)
     torch.save({"model": state}, tmp_path / "deit.pth")
 

@@ -1,4 +1,4 @@
-"""Every Hugging Face family, seen in parts, says what the model itself says; and it is left as it was."""
+"""Every Hugging Face family: the described parts reproduce the model's logits, and the model is not modified."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DINO = {"mlp_ratio": 2, "layerscale_value": 0.7, "drop_path_rate": 0.5}
 
 
 def tower(config: str, vision: str, **changes):
-    """CLIP and SigLIP keep their image side in a config of its own."""
+    """CLIP and SigLIP have a separate config of the image tower."""
     settings = {**BODY, "intermediate_size": 40, "attention_dropout": 0.5, **changes}
     labels = settings.pop("num_labels")
     return getattr(transformers, config)(
@@ -103,7 +103,7 @@ def test_the_adapter_passes_the_contract_tests(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("size", [(24, 24), (40, 40), (16, 32), (72, 8)])
-def test_the_parts_say_what_the_model_says(family, size):
+def test_the_parts_reproduce_the_logits_of_the_model(family, size):
     model = tiny(family)
     vit = from_huggingface(model, family)
 
@@ -122,7 +122,7 @@ def test_the_parts_say_what_the_model_says(family, size):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_model_is_left_as_it_was(family):
+def test_a_model_is_not_modified(family):
     model = tiny(family)
     for part in list(model.modules())[::3]:
         part.training = False  # a mixture of flags, to be kept
@@ -142,7 +142,7 @@ def test_a_model_is_left_as_it_was(family):
 
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f.startswith("beit")] + ["vit", "dinov2 with registers"])
-def test_tokens_that_leave_are_as_keys_that_nobody_sees(family):
+def test_removed_tokens_equal_masked_keys(family):
     vit = from_huggingface(tiny(family), family)
     layout = vit.layout((24, 32))
     kept = torch.cat([torch.arange(layout.prefix), layout.prefix + torch.tensor([0, 3, 4, 7, 11])])
@@ -154,7 +154,7 @@ def test_tokens_that_leave_are_as_keys_that_nobody_sees(family):
     torch.testing.assert_close(left, run_parts(vit, pictures(24, 32), hidden_keys=hidden), atol=1e-10, rtol=1e-10)
 
 
-def test_each_picture_may_keep_other_tokens():
+def test_each_image_may_keep_other_tokens():
     vit = from_huggingface(tiny("beit, both and the class token"))
     index = torch.tensor([[0, 1, 2, 5], [0, 3, 8, 9]])
 
@@ -208,7 +208,7 @@ def test_sizes_that_do_not_fit_are_refused():
         oblong.layout((24, 24))
 
 
-def test_what_is_not_known_is_refused_by_name():
+def test_unknown_models_are_refused_by_name():
     swin = transformers.SwinConfig(embed_dim=8, depths=[1], num_heads=[1], image_size=16, patch_size=4, window_size=2)
 
     with pytest.raises(ModelError, match=r"'SwinForImageClassification'.*known in transformers: ViTFor"):
@@ -222,7 +222,7 @@ def test_what_is_not_known_is_refused_by_name():
         from_huggingface(model, "mine")
 
 
-def test_class_names_are_kept_where_they_say_something():
+def test_informative_class_names_are_kept():
     assert from_huggingface(tiny("vit")).classes is None
 
     named = plain("ViTConfig", id2label={0: "cat", 1: "dog"}, label2id={"cat": 0, "dog": 1}, num_labels=2)
@@ -241,7 +241,7 @@ def folder(tmp_path):
     return tmp_path / "model", model
 
 
-def test_a_local_folder_loads_with_its_pictures(folder):
+def test_a_local_folder_loads_with_its_preprocessing(folder):
     path, model = folder
 
     vit = described(f"hf:{path}", device="cpu")
@@ -312,7 +312,7 @@ def test_code_in_a_folder_is_not_run(folder):
         described(f"hf:{path}")
 
 
-def test_without_the_hub_one_sentence_says_so(monkeypatch):
+def test_a_missing_hub_connection_gives_an_error_message(monkeypatch):
     def unreachable(*_, **__):
         raise OSError("We couldn't connect to 'https://huggingface.co' to load the files.\nCheck your connection.")
 

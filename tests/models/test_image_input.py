@@ -1,4 +1,4 @@
-"""Images go in whole and upright, are seen as the model's own library would see them, and maps come back in place."""
+"""Images are opened upright, preprocessed as by the model's own library, and maps return to their place."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def smooth(width: int, height: int) -> Image.Image:
 # ── opening ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_path_bytes_and_a_picture_open_alike(tmp_path):
+def test_paths_bytes_and_images_give_the_same_pixels(tmp_path):
     noise(6, 4).save(tmp_path / "a.png")
 
     from_path = open_image(tmp_path / "a.png")
@@ -60,7 +60,7 @@ def test_exif_rotation_is_applied(tmp_path, orientation, corner):
     assert opened.getpixel(corner) == (255, 255, 255)
 
 
-def test_broken_exif_does_not_stop_a_picture():
+def test_an_image_with_broken_exif_is_opened():
     data = io.BytesIO()
     noise(8, 8).save(data, "jpeg", exif=b"Exif\0\0nonsense")
 
@@ -68,7 +68,7 @@ def test_broken_exif_does_not_stop_a_picture():
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "RGBa"])
-def test_what_is_transparent_becomes_white(mode):
+def test_transparent_pixels_become_white(mode):
     clear = Image.new("RGBA", (2, 1), (0, 0, 0, 0))
     clear.putpixel((1, 0), (0, 0, 0, 255))
     clear = clear.convert(mode)
@@ -122,7 +122,7 @@ def test_cmyk_is_shown_in_its_colours(tmp_path):
         (np.array([[math.nan, 0, 1]], np.float32), [0, 0, 255]),
     ],
 )
-def test_deep_greyscale_comes_to_eight_bits(tmp_path, values, expected):
+def test_sixteen_bit_greyscale_is_converted_to_eight_bits(tmp_path, values, expected):
     Image.fromarray(values).save(tmp_path / "deep.tiff")
 
     opened = open_image(tmp_path / "deep.tiff")
@@ -144,7 +144,7 @@ def test_other_colour_modes_open(mode):
     assert min(opened.getpixel((1, 1))) > 250
 
 
-def test_files_that_are_no_pictures_say_so_in_one_sentence(tmp_path):
+def test_files_that_are_no_images_are_refused_with_a_message(tmp_path):
     whole = io.BytesIO()
     noise(64, 64).save(whole, "png")
     (tmp_path / "short.png").write_bytes(whole.getvalue()[:-2000])
@@ -176,7 +176,7 @@ def test_files_that_are_no_pictures_say_so_in_one_sentence(tmp_path):
         open_image(Image.new("La", (3, 3)))
 
 
-def test_large_pictures_open_and_bombs_do_not(tmp_path, monkeypatch):
+def test_large_images_open_and_bombs_do_not(tmp_path, monkeypatch):
     noise(20, 10).save(tmp_path / "large.png")
 
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 150)
@@ -186,14 +186,14 @@ def test_large_pictures_open_and_bombs_do_not(tmp_path, monkeypatch):
         open_image(tmp_path / "large.png")
 
 
-# ── the way in ───────────────────────────────────────────────────────────────────────────────────
+# ── preprocessing ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("size", [(32, 32), (24, 48), (45, 31)])
 @pytest.mark.parametrize("crop_pct", [1.0, 0.9, 0.875])
 @pytest.mark.parametrize("crop_mode", ["center", "squash", "border"])
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
-def test_timm_pictures_are_timms_own_bit_for_bit(size, crop_pct, crop_mode, interpolation):
+def test_timm_preprocessing_is_bit_identical_to_timm(size, crop_pct, crop_mode, interpolation):
     config = {
         "input_size": (3, *size), "interpolation": interpolation, "crop_pct": crop_pct, "crop_mode": crop_mode, **IMAGENET
     }  # fmt: skip
@@ -204,7 +204,7 @@ def test_timm_pictures_are_timms_own_bit_for_bit(size, crop_pct, crop_mode, inte
         assert torch.equal(preprocess(noise(width, height)), own(noise(width, height)))
 
 
-def test_what_timm_configs_may_not_hold_is_refused():
+def test_invalid_timm_configs_are_refused():
     config = {"input_size": (3, 32, 32), "interpolation": "bicubic", "crop_pct": 1.0, "crop_mode": "center", **IMAGENET}
 
     for change, words in [
@@ -219,7 +219,7 @@ def test_what_timm_configs_may_not_hold_is_refused():
 
 
 @pytest.mark.parametrize("options", [{"crop_size": 32, "resize_size": 37}, {"crop_size": 33, "resize_size": 33}])
-def test_torchvision_pictures_are_torchvisions_own_bit_for_bit(options):
+def test_torchvision_preprocessing_is_bit_identical_to_torchvision(options):
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms._presets import ImageClassification, ObjectDetection
 
@@ -245,7 +245,7 @@ HF = {
 @pytest.mark.parametrize("family", HF)
 @pytest.mark.parametrize("backend", ["", "Pil"])
 @pytest.mark.parametrize("change", [{}, {"resample": 2, "rescale_factor": 1 / 127.5}, {"do_normalize": False}])
-def test_hugging_face_pictures_are_their_own_up_to_float_rounding(family, backend, change):
+def test_hugging_face_preprocessing_agrees_up_to_rounding(family, backend, change):
     transformers = pytest.importorskip("transformers")
     processor = getattr(transformers, f"{family}ImageProcessor{backend}")(**HF[family], **change)
     preprocess = Preprocess.from_hf(processor)
@@ -255,7 +255,7 @@ def test_hugging_face_pictures_are_their_own_up_to_float_rounding(family, backen
         torch.testing.assert_close(preprocess(noise(width, height)), own, atol=2e-6, rtol=0)
 
 
-def test_pictures_smaller_than_the_crop_are_padded_as_hugging_face_pads_them():
+def test_images_smaller_than_the_crop_are_padded_as_hugging_face_pads_them():
     transformers = pytest.importorskip("transformers")
     for backend in ("", "Pil"):
         processor = getattr(transformers, f"BitImageProcessor{backend}")(
@@ -279,7 +279,7 @@ def test_hugging_face_processors_that_are_not_understood_are_refused():
             Preprocess.from_hf(processor)
 
 
-def test_a_batch_is_its_pictures():
+def test_a_batch_equals_its_single_images():
     preprocess = Preprocess.plain((16, 24))
     pictures = [noise(40, 20), noise(7, 90)]
 
@@ -292,7 +292,7 @@ def test_a_batch_is_its_pictures():
         preprocess.batch([])
 
 
-def test_a_long_thin_picture_costs_no_more_than_what_is_seen_of_it(monkeypatch):
+def test_only_the_cropped_part_of_a_long_image_is_resized(monkeypatch):
     picture, preprocess = smooth(3, 9000), Preprocess.plain(64)
     whole = preprocess(picture)
 
@@ -304,7 +304,7 @@ def test_a_long_thin_picture_costs_no_more_than_what_is_seen_of_it(monkeypatch):
     torch.testing.assert_close(part, wide(smooth(50, 50)), atol=2.1 / 255 * 2, rtol=0)
 
 
-# ── the way back ─────────────────────────────────────────────────────────────────────────────────
+# ── maps on the original image ────────────────────────────────────────────────────────────────────
 
 EVERY_FIT = [
     Preprocess.plain(32),
@@ -319,7 +319,7 @@ EVERY_FIT = [
 @pytest.mark.parametrize("preprocess", EVERY_FIT)
 @pytest.mark.parametrize("size", [(64, 40), (33, 90), (8, 8)])
 def test_the_window_is_where_the_model_looks(preprocess, size):
-    """Rescaled to 32 by 32, the cut-out and the window of the original show the same."""
+    """The crop and the window of the original image agree when both are rescaled to 32 by 32."""
     picture = smooth(*size)
     left, top, right, bottom = preprocess.window(picture)
 
@@ -336,8 +336,8 @@ def test_the_window_is_where_the_model_looks(preprocess, size):
 
 @pytest.mark.parametrize("preprocess", EVERY_FIT)
 @pytest.mark.parametrize("size", [(64, 40), (40, 90), (8, 8)])
-def test_a_map_comes_back_to_where_it_was_seen(preprocess, size):
-    """The map 'how far right am I' of the cut-out, restored, says how far right in the image."""
+def test_a_map_returns_to_its_region_of_the_original_image(preprocess, size):
+    """A map of column positions in the crop becomes a map of column positions in the image."""
     height, width = preprocess.size
     left, top, right, bottom = preprocess.window((size[1], size[0]))
     across = torch.arange(width, dtype=torch.float64).add(0.5).expand(2, height, width)
@@ -362,7 +362,7 @@ def test_nearest_keeps_a_map_in_its_patches():
     assert restored.tolist() == [[1, 1, 1, 2, 2, 2]] * 2
 
 
-def test_what_was_not_seen_can_be_filled():
+def test_pixels_outside_of_the_crop_can_be_filled():
     preprocess = Preprocess((4, 4), (4, 4), "shortest")
 
     restored = preprocess.restore(torch.ones(2, 2), Image.new("RGB", (12, 4)), fill=0.0)
@@ -394,7 +394,7 @@ WAYS = {
 
 
 def by_hand(values: np.ndarray, preprocess: Preprocess) -> np.ndarray:
-    """Every pixel for itself, in fractions: the pixel of the image that its centre lies on."""
+    """For every pixel, in exact fractions: the pixel of the image that contains its centre."""
     height, width = values.shape
     (top, left), (rows, columns) = preprocess.place((height, width))
     seen = np.full(preprocess.size, -1)
@@ -460,7 +460,7 @@ def test_a_mask_is_torchvisions_nearest_exact_and_pillows_nearest_but_for_ties()
 
 @pytest.mark.parametrize("size", [(97, 64), (64, 97), (40, 40), (30, 120)])
 @pytest.mark.parametrize("way", WAYS)
-def test_picture_mask_and_box_stay_together(way, size):
+def test_image_mask_and_box_are_transformed_alike(way, size):
     width, height = size
     x0, y0, x1, y1 = width // 5, height // 4, 4 * width // 5, 4 * height // 5
     mask = np.zeros((height, width), dtype=bool)
@@ -479,7 +479,7 @@ def test_picture_mask_and_box_stay_together(way, size):
     assert all(abs(float(a) - b) <= 0.5 + 1e-9 for a, b in zip(around, box, strict=True))
 
 
-def test_boxes_are_clipped_and_vanish_when_nothing_of_them_is_seen():
+def test_boxes_are_clipped_and_removed_outside_of_the_crop():
     preprocess = Preprocess((10, 10), (10, 10), "shortest")  # sees x from 10 to 30 of an image of 40 × 20
     drawn = torch.tensor([[0.0, 0, 10, 20], [5, 5, 20, 10], [12, 4, 18, 8], [30, 0, 40, 20]])
 
@@ -489,10 +489,10 @@ def test_boxes_are_clipped_and_vanish_when_nothing_of_them_is_seen():
     assert preprocess.boxes(torch.empty(0, 4), (20, 40)).shape == (0, 4)
 
 
-# ── as papers see images ───────────────────────────────────────────────────────────────────────
+# ── preprocessing of papers ───────────────────────────────────────────────────────────────────────
 
 
-def test_papers_see_pictures_as_published():
+def test_preprocessing_of_papers_is_as_published():
     transforms = pytest.importorskip("torchvision.transforms")
     own = replace(Preprocess.plain(224), interpolation="bicubic")
     picture = smooth(300, 200)

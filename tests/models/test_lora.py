@@ -1,4 +1,4 @@
-"""Models whose layers a fine-tuning library has put adapters around are explained as their merged selves are."""
+"""Models with LoRA layers are explained as their merged versions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LoraLayer(nn.Module):
 
 
 class LoraLayerWithWeight(LoraLayer):
-    """Recent versions hand out the weight of the layer inside, without the adapter."""
+    """Recent versions expose the weight of the inner layer, without the adapter."""
 
     @property
     def weight(self) -> Tensor:
@@ -68,7 +68,7 @@ def with_lora(model: nn.Module, ending: str, kind: type[LoraLayer] = LoraLayer, 
 
 @torch.no_grad()
 def merge(model: nn.Module) -> nn.Module:
-    """The adapters' products added to the weights, and the adapters gone."""
+    """Add the products of the adapters to the weights, and remove the adapters."""
     for name, part in list(model.named_modules()):
         if isinstance(part, LoraLayer):
             down, up, inner = part.lora_A["default"].weight, part.lora_B["default"].weight, part.base_layer
@@ -120,7 +120,7 @@ def test_a_torchvision_model_with_lora_is_explained_as_merged(ending):
     same_maps(made(), merge(made()), torch.randn(2, 3, 32, 32, dtype=torch.float64), "temper")
 
 
-def test_lora_that_the_models_own_forward_passes_by_is_no_part_of_a_vit():
+def test_lora_layers_that_the_forward_bypasses_are_refused():
     """torch's attention reads `out_proj.weight` and never calls the layer: what the model computes is a network."""
     torchvision = pytest.importorskip("torchvision")
     model = torchvision.models.VisionTransformer(32, 8, 2, 2, 24, 40, num_classes=5).double().eval()
@@ -132,7 +132,7 @@ def test_lora_that_the_models_own_forward_passes_by_is_no_part_of_a_vit():
     assert "disagree by" in wrapped.reason
 
 
-def test_a_forward_that_fails_is_a_sentence():
+def test_a_failing_forward_gives_an_error_message():
     torchvision = pytest.importorskip("torchvision")
     model = torchvision.models.VisionTransformer(32, 8, 2, 2, 24, 40, num_classes=5).double().eval()
 
@@ -152,11 +152,11 @@ def test_dropout_inside_an_adapter_is_off_while_a_model_in_training_is_explained
     )
 
 
-# ── PEFT's own shells ────────────────────────────────────────────────────────────────────────────
+# ── wrappers of PEFT ──────────────────────────────────────────────────────────────────────────────
 
 
 def peft_shell(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> nn.Module:
-    """A model inside a tuner inside a PEFT model, each of which hands on what it does not know."""
+    """A model inside a tuner inside a PEFT model, each of which forwards unknown attributes."""
 
     class Shell(nn.Module):
         inside: str
@@ -182,7 +182,7 @@ def peft_shell(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> nn.Module:
     return peft(tuner(model))
 
 
-def test_a_peft_model_is_seen_through(monkeypatch):
+def test_a_peft_model_is_supported(monkeypatch):
     adapted, merged = (with_lora(build("vit"), "qkv") for _ in range(2))
     shell = peft_shell(adapted, monkeypatch)
 
@@ -191,7 +191,7 @@ def test_a_peft_model_is_seen_through(monkeypatch):
     same_maps(shell, merge(merged), pictures(), "temper")
 
 
-def test_the_layer_inside_knows_its_sizes():
+def test_the_inner_layer_has_its_sizes():
     linear = nn.Linear(4, 5)
 
     assert base_layer(linear) is linear

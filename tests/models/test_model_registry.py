@@ -127,7 +127,7 @@ def test_a_registered_adapter_is_used_by_wrap_load_and_explain(own: str) -> None
     assert {"family": "Own", "example": "own:small", "notes": "of a test", "origin": "tests"} in vitreous.list_models()
 
 
-def test_a_plugin_is_asked_before_the_adapters_of_the_package() -> None:
+def test_plugins_are_tried_before_the_adapters_of_the_package() -> None:
     load_all()
     vitreous.adapter("mine", matches=lambda module: module is tiny("vit"))(lambda module, name: seen("deit"))
     try:
@@ -170,7 +170,7 @@ def test_a_hand_built_vit_is_explained() -> None:
     assert scores.isfinite().all()
 
 
-def test_a_wrong_hand_built_vit_is_refused_in_one_sentence() -> None:
+def test_a_wrong_hand_built_vit_is_refused_with_a_message() -> None:
     right = describe(own_vit())
     wrong = replace(right, blocks=right.blocks[::-1])
 
@@ -215,7 +215,7 @@ def moved(vit: ViT) -> ViT:
     )
 
 
-def test_each_broken_adapter_is_told_in_one_sentence() -> None:
+def test_each_broken_adapter_is_reported_with_a_message() -> None:
     vit, rotary = seen("vit"), seen("eva02")
     miscounted = replace(vit, layout=lambda size: replace(vit.layout(size), prefix=2))
     constant = replace(vit, forward=torch.no_grad()(vit.forward))
@@ -228,7 +228,7 @@ def test_each_broken_adapter_is_told_in_one_sentence() -> None:
         check_model(constant, method=None)
 
 
-def test_an_adapter_that_keeps_a_precision_is_told(own: str) -> None:
+def test_an_adapter_with_a_fixed_precision_is_reported(own: str) -> None:
     ADAPTERS.discard("own")
 
     @vitreous.adapter("own", matches=lambda module: isinstance(module, OwnViT))
@@ -242,7 +242,7 @@ def test_an_adapter_that_keeps_a_precision_is_told(own: str) -> None:
         check_model(model, method=None)
 
 
-def test_an_adapter_that_mixes_images_of_a_batch_is_told() -> None:
+def test_an_adapter_that_mixes_images_of_a_batch_is_reported() -> None:
     vit = seen("vit")
     centred = replace(vit, embed=lambda images: vit.embed(images) + 1e-3 * vit.embed(images).mean(0, keepdim=True))
     same = replace(centred, forward=lambda images: adapter_logits(centred, images))
@@ -251,7 +251,7 @@ def test_an_adapter_that_mixes_images_of_a_batch_is_told() -> None:
         check_model(same, method=None)
 
 
-def test_a_model_in_training_mode_is_left_there() -> None:
+def test_training_mode_is_restored() -> None:
     model = build("vit").train()
 
     check_model(model, method=None)

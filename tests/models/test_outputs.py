@@ -1,4 +1,4 @@
-"""One output is a number, a binary classifier says so, and class names are as many as the targets."""
+"""Models with one output: values, declared binary classifiers, and class names."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Brightness(nn.Module):
         return images.sum((1, 2, 3))[:, None] * self.gain
 
 
-# ── a number ─────────────────────────────────────────────────────────────────────────────────────
+# ── one value ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("target", [None, 0, "age", "AGE", [0, 0], [["age"], ["age"]], torch.tensor([[0], [0]])])
 @pytest.mark.parametrize("shift", [-5.0, 0.0, 60.0])
-def test_every_way_to_name_the_one_output_explains_its_value(target, shift):
+def test_every_name_of_a_single_output_explains_its_value(target, shift):
     vit = regression(shift, classes=["age"])
 
     found = vitreous.explain(vit, pictures(), target, "ixg")
@@ -69,7 +69,7 @@ def test_every_way_to_name_the_one_output_explains_its_value(target, shift):
 
 
 @pytest.mark.parametrize("spec", BY_DEFAULT_A_PROBABILITY)
-def test_the_value_is_asked_where_a_paper_asks_for_the_probability(spec):
+def test_the_value_is_explained_also_by_methods_of_the_probability(spec):
     vit = regression(60.0)
 
     found = vitreous.explain(vit, pictures(), method=spec)
@@ -114,7 +114,7 @@ def test_a_black_box_with_one_output_is_a_number_too():
     assert found.names == ("light", "light")
 
 
-def test_captions_say_the_value():
+def test_captions_contain_the_value():
     found = vitreous.explain(regression(60.0, classes=["age"]), pictures(), method="ixg")
 
     assert describe_target(found[0]) == f"age = {Z[0] + 60:.4g}"
@@ -147,7 +147,7 @@ def test_a_model_with_one_number_keeps_the_contract():
 
 
 @pytest.mark.parametrize("given", [{"outputs": "binary"}, {"classes": ["no", "yes"]}])
-def test_a_binary_classifier_says_so(given):
+def test_a_binary_classifier_is_declared(given):
     vit = vitreous.wrap(tiny("vit-one-output"), **given)
 
     found = vitreous.explain(vit, pictures(), [[0, 1], [0, 1]], "ixg")
@@ -234,18 +234,18 @@ def test_names_of_one_output_are_one_or_two():
             vitreous.wrap(tiny("vit-one-output"), classes=["a"], outputs="binary", black_box=black_box)
 
 
-def test_names_that_a_replaced_head_left_behind_are_dropped():
+def test_class_names_of_a_replaced_head_are_dropped():
     model = build("vit")
-    model.num_classes = 1000  # as a timm model says whose head was replaced by hand
+    model.num_classes = 1000  # as in a timm model whose head was replaced by hand
 
     assert vitreous.wrap(model).classes is None
     assert with_observed_outputs(vitreous.wrap(model, black_box=True), pictures()).classes is None
 
 
-# ── parts put together by hand ───────────────────────────────────────────────────────────────────
+# ── hand-built models ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_model_put_together_by_hand_is_asked_for_its_outputs():
+def test_a_hand_built_model_needs_its_outputs_declared():
     by_hand = from_timm(tiny("vit"))
 
     with pytest.raises(ModelError, match="known once it has answered an image"):
@@ -257,7 +257,7 @@ def test_a_model_put_together_by_hand_is_asked_for_its_outputs():
         vitreous.explain(replace(by_hand, classify=lambda pooled: by_hand.classify(pooled) * 2), pictures())
 
 
-# ── maps with next to nothing in them ────────────────────────────────────────────────────────────
+# ── negligible maps ───────────────────────────────────────────────────────────────────────────────
 
 
 def map_of(scores: list[float], score: float | None, method: str = "ixg") -> Attribution:
@@ -274,22 +274,22 @@ def map_of(scores: list[float], score: float | None, method: str = "ixg") -> Att
         ([1e-28, -1e-28], 1.0, "ixg", True),
         ([4e-5, 4e-5], 1.0, "ixg", True),
         ([6e-5, -6e-5], 1.0, "ixg", False),
-        ([1e-28, 0.0], 1e-27, "ixg", False),  # small beside 1, not beside the score
+        ([1e-28, 0.0], 1e-27, "ixg", False),  # small compared with 1, not compared with the score
         ([1e-28, 0.0], 0.0, "ixg", False),
         ([1e-28, 0.0], None, "ixg", False),
         ([1e-3, 2e-3], 1e6, "rollout", False),  # not in units of the score
         ([0.0, 0.0], 1e6, "rollout", True),
-        ([1e-28, 0.0], 1.0, "given", True),  # a method of somebody else, signed
+        ([1e-28, 0.0], 1.0, "given", True),  # a signed third-party method
         ([float("nan"), 0.0], 1.0, "ixg", True),
         ([float("nan"), 1.0], 1.0, "ixg", False),
         ([float("nan"), float("nan")], 1.0, "ixg", False),
     ],
 )
-def test_a_map_that_is_negligible_against_the_score_says_so(scores, score, method, negligible):
+def test_a_negligible_map_has_a_caveat(scores, score, method, negligible):
     assert map_of(scores, score, method).negligible.tolist() == [negligible]
 
 
-def test_a_saturated_probability_is_told_and_the_logit_is_not():
+def test_a_saturated_probability_has_a_caveat_and_the_logit_has_none():
     model = build("vit")
     with torch.no_grad():
         model.head.bias[2] += 60

@@ -1,4 +1,4 @@
-"""timm's families are seen through exactly, refused by name, and never touched."""
+"""timm's families: the described parts reproduce the logits, others are refused by name, and no model is modified."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ ROOMS = ("tokens", "cams", "attention", "vectors", "transition", "controls")  # 
 OWN = [name for name in METHODS if METHODS.owner(name).removeprefix("vitreous.methods.") in ROOMS]
 
 
-# ── seen through ─────────────────────────────────────────────────────────────────────────────────
+# ── logits of the parts ───────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.shapes
 @EVERY
-def test_the_parts_say_what_the_model_says(family: str) -> None:
+def test_the_parts_reproduce_the_logits_of_the_model(family: str) -> None:
     vit = from_timm(tiny(family), family)
 
     agreement = compare_with_model(vit)
@@ -51,7 +51,7 @@ def test_the_parts_say_what_the_model_says(family: str) -> None:
 
 
 @EVERY
-def test_the_probe_hears_the_models_own_logits(family: str) -> None:
+def test_the_probe_has_the_logits_of_the_model(family: str) -> None:
     own = tiny(family)(pictures())
 
     heard = Probe(seen(family), pictures()).head_output.logits
@@ -97,7 +97,7 @@ def test_an_attention_pooler_is_read_by_its_mean_attention(family: str, blind: i
 
 @pytest.mark.parametrize("family", ["vit-dynamic", "dinov3", "sapiens2"])
 @pytest.mark.parametrize("size", [(40, 24), (16, 48)])
-def test_other_picture_sizes_are_the_models_own(family: str, size: tuple[int, int]) -> None:
+def test_other_image_sizes_have_the_logits_of_the_model(family: str, size: tuple[int, int]) -> None:
     images = pictures(2, size)
 
     probe = Probe(seen(family), images)
@@ -106,7 +106,7 @@ def test_other_picture_sizes_are_the_models_own(family: str, size: tuple[int, in
     torch.testing.assert_close(probe.full_logits, tiny(family)(images), rtol=1e-12, atol=1e-12)
 
 
-def test_a_picture_size_that_the_model_does_not_take_is_named() -> None:
+def test_an_unsupported_image_size_is_refused() -> None:
     with pytest.raises(ShapeError, match=r"24x32 images, not 40x24.*dynamic_img_size=True"):
         Probe(seen("vit"), pictures(1, (40, 24)))
     with pytest.raises(ShapeError, match="36x24 does not divide into patches of 8x8"):
@@ -114,7 +114,7 @@ def test_a_picture_size_that_the_model_does_not_take_is_named() -> None:
 
 
 @pytest.mark.parametrize("family", ["vit", "vit-mean", "siglip", "deit-distilled", "beit", "eva02", "dinov3"])
-def test_a_model_at_hand_is_wrapped_as_it_is(family: str) -> None:
+def test_an_existing_module_is_wrapped_without_changes(family: str) -> None:
     model = tiny(family)
 
     vit = vitreous.wrap(model)
@@ -168,14 +168,14 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_not_known_is_refused_by_name(case: str) -> None:
+def test_unknown_models_are_refused_by_name(case: str) -> None:
     build_it, words = REFUSED[case]
 
     with pytest.raises(ModelError, match=words):
         compare_with_model(from_timm(build_it(), case))
 
 
-def test_parallel_blocks_are_refused_by_name_wherever_they_stand() -> None:
+def test_parallel_blocks_are_refused_at_any_position() -> None:
     model = made(VisionTransformer)()
     model.blocks[2] = ParallelScalingBlock(24, 2)
 
@@ -199,14 +199,14 @@ class Residual(VisionTransformer):
 
 
 @pytest.mark.parametrize("kind", [Doubled, Residual])
-def test_a_subclass_that_says_something_else_is_refused(kind: type[VisionTransformer]) -> None:
+def test_a_subclass_with_other_logits_is_refused(kind: type[VisionTransformer]) -> None:
     vit = from_timm(shaken(kind(**SMALL)), kind.__name__)
 
     with pytest.raises(ModelError, match=rf"'{kind.__name__}'.*is its forward overridden"):
         compare_with_model(vit)
 
 
-def test_a_subclass_that_says_the_same_is_believed() -> None:
+def test_a_subclass_with_the_same_logits_is_accepted() -> None:
     assert compare_with_model(from_timm(shaken(Faithful(**SMALL)))).gap < 1e-12
 
 
@@ -227,11 +227,11 @@ def test_weights_that_are_not_numbers_are_noticed() -> None:
         compare_with_model(from_timm(model))
 
 
-# ── never touched ────────────────────────────────────────────────────────────────────────────────
+# ── models are not modified ───────────────────────────────────────────────────────────────────────
 
 
 def fingerprint(model: nn.Module) -> dict[str, Any]:
-    """Everything that can be seen of a model: tensors to the bit, flags, hooks, the parts themselves."""
+    """All state of a model: tensors to the bit, flags, hooks, submodules."""
     seen_of: dict[str, Any] = {}
     tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     for name, tensor in tensors:
@@ -267,7 +267,7 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def used(model: nn.Module) -> nn.Module:
-    """A model in the middle of somebody's work: gradients there, some parts frozen, some in train mode, hooks attached."""
+    """A model in use: with gradients, some parts frozen, some in train mode, hooks attached."""
     for index, parameter in enumerate(model.parameters()):
         parameter.requires_grad_(index % 3 > 0)
         parameter.grad = torch.ones_like(parameter) if index % 3 == 1 else None
@@ -278,11 +278,11 @@ def used(model: nn.Module) -> nn.Module:
 
 
 FEW = ("decompx", "genatt", "tokentm", "alti", "rollout", "gradcam")  # a method for each way through a model
-MIXED_HEADS = ("beit-3", "eva02-clip")  # a norm over all heads together: what one head sends is not defined
+MIXED_HEADS = ("beit-3", "eva02-clip")  # a norm over all heads: the contribution of one head is not defined
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_method_leaves_a_trace_on_the_model(family: str) -> None:
+def test_no_method_modifies_the_model(family: str) -> None:
     model = used(build(family))
     before, random_before = fingerprint(model), torch.get_rng_state()
     vit, refused = from_timm(model, family), {}
@@ -291,7 +291,7 @@ def test_no_method_leaves_a_trace_on_the_model(family: str) -> None:
     for name in OWN if family == "vit" or family in MIXED_HEADS else FEW:
         try:
             METHODS[name](Probe(vit, pictures(1), torch.tensor([0])))
-        except ModelError as refusal:  # a method may refuse a model, and leaves no trace then either
+        except ModelError as refusal:  # a method may refuse a model, which is not modified then either
             refused[name] = str(refusal)
     Probe(vit, pictures(1)).score(torch.ones(1, 2, 12, dtype=torch.bool))
 
@@ -302,7 +302,7 @@ def test_no_method_leaves_a_trace_on_the_model(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["vit", "vit-mean", "siglip", "beit", "dinov3"])
 @pytest.mark.parametrize("hold", [True, False, None])
-def test_leaving_in_the_middle_leaves_no_trace(family: str, hold: bool | None) -> None:
+def test_stopping_early_does_not_modify_the_model(family: str, hold: bool | None) -> None:
     model = used(build(family))
     before = fingerprint(model)
     vit = from_timm(model, family)
@@ -319,7 +319,7 @@ def test_leaving_in_the_middle_leaves_no_trace(family: str, hold: bool | None) -
     assert torch.is_grad_enabled()
 
 
-def test_a_question_that_fails_leaves_no_trace() -> None:
+def test_a_failing_score_function_does_not_modify_the_model() -> None:
     model = used(build("vit"))
     before = fingerprint(model)
 
@@ -332,7 +332,7 @@ def test_a_question_that_fails_leaves_no_trace() -> None:
     assert changed(before, fingerprint(model)) == []
 
 
-def test_a_failed_handshake_leaves_no_trace() -> None:
+def test_a_failed_adapter_check_does_not_modify_the_model() -> None:
     model = used(shaken(Doubled(**SMALL)))
     before = fingerprint(model)
 
@@ -373,7 +373,7 @@ def test_a_model_in_training_is_explained_as_it_will_be_used(family: str, spec: 
     assert all(part.training for part in model.modules())
 
 
-def test_a_head_that_somebody_trains_does_not_drop_out() -> None:
+def test_dropout_of_a_head_in_training_mode_is_disabled() -> None:
     model, targets = build("vit"), torch.tensor([1, 2])
     model.head = nn.Sequential(nn.Dropout(0.5), model.head)
     rested = vitreous.resolve("genatt")(Probe(from_timm(model), pictures(), targets))
@@ -387,7 +387,7 @@ def test_a_head_that_somebody_trains_does_not_drop_out() -> None:
 
 
 @pytest.mark.parametrize("family", ["dinov3", "vit"])
-def test_patches_leave_a_model_in_training_as_they_leave_it_at_rest(family: str) -> None:
+def test_removing_patches_gives_the_same_logits_in_training_mode(family: str) -> None:
     model, keep = build(family, **TRAINED[family]), torch.arange(12)[None, None] % 2 == 0
     rested = Probe(from_timm(model), pictures(1)).logits(keep)
     model.train()

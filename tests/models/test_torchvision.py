@@ -1,4 +1,4 @@
-"""torchvision's transformer, seen in parts, says what it says itself; other image sizes by its own interpolation."""
+"""torchvision's ViT: the described parts reproduce its logits, also at other image sizes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pictures(size: int = 24) -> torch.Tensor:
 
 @pytest.fixture
 def small_b_16(monkeypatch):
-    """`vit_b_16`, only smaller, so that it is built in no time."""
+    """A smaller `vit_b_16`, which is built quickly."""
 
     def small(*, patch_size, num_layers, num_heads, hidden_dim, mlp_dim, weights, progress, **kwargs):
         kwargs = {"image_size": 32, "num_classes": 5, **kwargs}
@@ -53,7 +53,7 @@ def test_the_adapter_passes_the_contract_tests(changes):
 
 @pytest.mark.parametrize("changes", [{}, {"conv_stem_configs": STEM}])
 @pytest.mark.parametrize("size", [24, 40])
-def test_the_parts_say_what_the_model_says(changes, size):
+def test_the_parts_reproduce_the_logits_of_the_model(changes, size):
     model = tiny(size, **changes)
     vit = from_torchvision(model)
 
@@ -65,7 +65,7 @@ def test_the_parts_say_what_the_model_says(changes, size):
     assert vit.layout((size, size)).grid == (size // 8, size // 8)
 
 
-def test_a_model_is_left_as_it_was():
+def test_a_model_is_not_modified():
     model = tiny(conv_stem_configs=STEM)
     model.encoder.layers[1].eval()
     flags, state = [part.training for part in model.modules()], copy.deepcopy(model.state_dict())
@@ -80,7 +80,7 @@ def test_a_model_is_left_as_it_was():
     assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
 
 
-def test_tokens_that_leave_are_as_keys_that_nobody_sees():
+def test_removed_tokens_equal_masked_keys():
     vit = from_torchvision(tiny())
     kept = torch.tensor([0, 1, 5, 8])
     hidden = torch.ones(10, dtype=torch.bool)
@@ -91,7 +91,7 @@ def test_tokens_that_leave_are_as_keys_that_nobody_sees():
     torch.testing.assert_close(left, run_parts(vit, pictures(), hidden_keys=hidden), atol=1e-10, rtol=1e-10)
 
 
-def test_a_head_of_ones_own_is_read_when_it_is_linear():
+def test_a_replaced_head_is_supported_if_it_is_linear():
     model = tiny()
     for head in (nn.Linear(24, 2).double(), nn.Sequential(nn.Dropout(0.5), nn.Linear(24, 2).double())):
         model.heads = head
@@ -99,7 +99,7 @@ def test_a_head_of_ones_own_is_read_when_it_is_linear():
         torch.testing.assert_close(run_parts(vit, pictures()), vit.forward(pictures()))
 
 
-def test_what_is_not_known_is_refused_by_name():
+def test_unknown_models_are_refused_by_name():
     with pytest.raises(ModelError, match=r"Linear, Tanh, Linear \(representation_size\)"):
         from_torchvision(tiny(representation_size=8))
     with pytest.raises(ModelError, match=r"'Linear'.*known in torchvision: VisionTransformer"):
@@ -116,7 +116,7 @@ def test_what_is_not_known_is_refused_by_name():
         from_torchvision(tiny()).layout((24, 32))
 
 
-def test_random_weights_come_with_pictures_and_size(small_b_16):
+def test_models_with_random_weights_have_preprocessing_and_size(small_b_16):
     vit = described("torchvision:vit_b_16", pretrained=False, image_size=48)
 
     assert vit.size == (48, 48)
@@ -127,7 +127,7 @@ def test_random_weights_come_with_pictures_and_size(small_b_16):
     assert vit.origin.weights == "random"
 
 
-def test_a_checkpoint_says_its_size_and_classes(small_b_16, tmp_path):
+def test_a_checkpoint_determines_size_and_classes(small_b_16, tmp_path):
     made = tv.vit_b_16(image_size=64, num_classes=7)
     torch.save(
         {"state_dict": {f"module.{key}": value for key, value in made.state_dict().items()}}, tmp_path / "made.pth"
@@ -170,7 +170,7 @@ def test_pretrained_weights_are_never_unpickled(small_b_16, monkeypatch):
     assert torch.equal(vit.module.heads.head.weight, made.heads.head.weight)
 
 
-def test_without_network_one_sentence_says_so(monkeypatch):
+def test_a_missing_network_connection_gives_an_error_message(monkeypatch):
     def unreachable(*_, **__):
         raise URLError("[Errno -2] Name or service not known")
 

@@ -1,4 +1,4 @@
-"""Preprocessing that users have becomes a `Preprocess` that gives the same tensors, or says that its geometry is unknown."""
+"""Transforms of users become a `Preprocess` with the same tensors, or one with a caveat about unknown geometry."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_hugging_face_processors_become_a_preprocess(family, backend):
         torch.testing.assert_close(preprocess(noise(*size)), own, atol=1e-5, rtol=1e-5)
 
 
-def test_the_whole_image_comes_back_where_there_is_no_crop():
+def test_maps_cover_the_whole_image_without_a_crop():
     preprocess = as_preprocess(EXACT["v1 without a crop"])
 
     assert preprocess.window((64, 200)) == (0, 0, 200, 64)
@@ -138,7 +138,7 @@ def test_the_whole_image_comes_back_where_there_is_no_crop():
         preprocess.batch([noise(40, 40), noise(80, 40)])
 
 
-# ── what is not understood ───────────────────────────────────────────────────────────────────────
+# ── unknown transforms ────────────────────────────────────────────────────────────────────────────
 
 
 def own_callable(image: Image.Image) -> torch.Tensor:
@@ -160,7 +160,7 @@ OPAQUE = {
 
 
 @pytest.mark.parametrize("name", OPAQUE)
-def test_a_transform_of_unknown_geometry_is_used_as_it_is_and_says_so(name):
+def test_a_transform_of_unknown_geometry_is_used_with_a_caveat(name):
     with pytest.warns(Caveat, match="geometry of preprocess=.* not known: maps are drawn on what the model saw"):
         preprocess = as_preprocess(OPAQUE[name])
 
@@ -175,7 +175,7 @@ def test_a_transform_of_unknown_geometry_is_used_as_it_is_and_says_so(name):
         preprocess.window((40, 50))
 
 
-def test_a_processor_of_another_family_is_used_as_it_is():
+def test_a_processor_of_another_family_is_used_unchanged():
     transformers = pytest.importorskip("transformers")
     processor = transformers.ConvNextImageProcessor(size={"shortest_edge": 32}, crop_pct=0.9)
 
@@ -208,14 +208,14 @@ def jitter(image: Image.Image) -> torch.Tensor:
         ("vit", "not 'str'"),
     ],
 )
-def test_what_cannot_prepare_images_is_refused_in_one_sentence(given, sentence):
+def test_invalid_transforms_are_refused_with_a_message(given, sentence):
     with pytest.raises(ModelError, match=sentence) as caught:
         as_preprocess(given)
 
     assert "\n" not in str(caught.value)
 
 
-# ── through the front ────────────────────────────────────────────────────────────────────────────
+# ── wrap and load ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +223,7 @@ def module():
     return tiny_vits(torch.float32)["class token"].module
 
 
-def test_wrap_takes_a_transform_and_brings_the_map_back(module):
+def test_wrap_accepts_a_transform_and_maps_return_to_the_image(module):
     transform = v1.Compose([v1.Resize(32), v1.CenterCrop(32), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.5] * 3)])
     image = noise(60, 40)
 
@@ -234,7 +234,7 @@ def test_wrap_takes_a_transform_and_brings_the_map_back(module):
     assert "not known" not in page_of(attribution)
 
 
-def test_a_map_of_unknown_geometry_is_drawn_on_what_the_model_saw(module):
+def test_a_map_of_unknown_geometry_is_drawn_on_the_model_input(module):
     with pytest.warns(Caveat, match="own_callable"):
         vit = vitreous.wrap(module, preprocess=own_callable)
 
@@ -253,7 +253,7 @@ def page_of(attribution: vitreous.Attribution) -> str:
     return " ".join(text.get_text() for text in attribution.plot().texts)
 
 
-def test_a_module_from_a_folder_brings_the_processor_that_lies_there(tmp_path):
+def test_a_module_from_a_folder_uses_the_processor_in_it(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.ViTConfig(
         hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=32, patch_size=16
@@ -277,7 +277,7 @@ def test_load_takes_a_transform_in_place_of_the_models_own():
     assert vit.preprocess == Preprocess((112, 112), (112, 112), "stretch", "bilinear", (0.0,) * 3, (1.0,) * 3)
 
 
-def test_a_preprocess_stays_as_it_is():
+def test_a_preprocess_is_returned_unchanged():
     preprocess = Preprocess.plain(32)
 
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Models and scores that cannot be explained are refused in one sentence, and are bit-identical afterwards."""
+"""Models and scores that cannot be explained are refused with a message, and are bit-identical afterwards."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Detached(Convolutions):
 
 
 class Counts(Convolutions):
-    """An argmax in the middle: nothing of the score comes back to the image."""
+    """An argmax in the middle: the score has no gradient in the image."""
 
     def features(self, x: Tensor) -> Tensor:
         return F.one_hot(super().features(x).argmax(1), 6).movedim(-1, 1).to(x)
@@ -119,7 +119,7 @@ UNSUITED: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 
 @pytest.mark.parametrize("case", UNSUITED)
-def test_a_model_is_refused_in_one_sentence_and_left_as_it_was(case):
+def test_an_unsuited_model_is_refused_and_not_modified(case):
     make, sentence = UNSUITED[case]
     module = make()
     before = fingerprint(module)
@@ -147,7 +147,7 @@ class InPlace(Convolutions):
     def features(self, x: Tensor) -> Tensor:
         x = self.blocks[0](x)
         state = F.relu(x, inplace=True)
-        state += self.blocks[1](state)  # changes what the block was given
+        state += self.blocks[1](state)  # changes the input of the block in place
         return state.mul_(2)
 
 

@@ -1,4 +1,4 @@
-"""Modules that hold a ViT and compute more: seen as a ViT whose head is the rest, or as a network where that does not hold."""
+"""Modules that contain a ViT: described as a ViT whose head is the rest, or else as a network."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LastState(WithHead):
 
 
 class BesidesTheImage(WithHead):
-    """The image reaches the head on another way too, so patches that leave would not have left."""
+    """The head also reads the image directly, so patches cannot be removed."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) + x.mean((1, 2, 3))[:, None]
@@ -114,7 +114,7 @@ NOT_FROZEN = {"features, norm and a layer"}  # a norm inside the head is not hel
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_a_vit_is_found_inside_and_its_tokens_leave(name):
+def test_a_vit_inside_a_module_is_found_and_its_tokens_can_be_removed(name):
     module = shaken(WRAPPERS[name]())
     before = fingerprint(module)
     vit = vitreous.wrap(module)
@@ -134,7 +134,7 @@ def test_a_vit_is_found_inside_and_its_tokens_leave(name):
     assert fingerprint(module) == before
 
 
-def test_patches_that_leave_a_wrapper_have_left_the_vit_inside():
+def test_removing_patches_of_a_wrapper_removes_them_from_the_inner_vit():
     backbone, head = build("vit-mean", num_classes=0), linear().double()
     inside, outside = vitreous.wrap(backbone), vitreous.wrap(nn.Sequential(backbone, head))
     keep = torch.rand(2, 5, 12, generator=torch.Generator().manual_seed(0)) < 0.5
@@ -145,7 +145,7 @@ def test_patches_that_leave_a_wrapper_have_left_the_vit_inside():
     torch.testing.assert_close(logits, head(features).detach())
 
 
-def test_a_rest_that_sees_the_image_itself_makes_it_a_network():
+def test_a_module_whose_rest_reads_the_image_is_a_network():
     module = shaken(BesidesTheImage(build("vit", num_classes=0), linear()))
 
     network = vitreous.wrap(module)
@@ -155,7 +155,7 @@ def test_a_rest_that_sees_the_image_itself_makes_it_a_network():
     torch.testing.assert_close(attribution.logits, module(pictures()).detach())
 
 
-def test_a_head_that_is_not_affine_is_said():
+def test_a_head_that_is_not_affine_is_reported():
     head = nn.Sequential(nn.Linear(24, 8), nn.GELU(), nn.Linear(8, 4))
 
     with pytest.warns(vitreous.Caveat, match="not affine"):
@@ -181,7 +181,7 @@ def test_a_backbone_without_a_head_is_explained_by_a_score(kind):
 
 @pytest.mark.filterwarnings("ignore::vitreous.Caveat")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_seen_through(dtype):
+def test_half_precision_modules_are_supported(dtype):
     module = shaken(nn.Sequential(build("vit", num_classes=0), linear())).to(dtype)
 
     vit = vitreous.wrap(module)
@@ -203,7 +203,7 @@ def test_weights_of_a_wrapper_are_randomised_as_those_of_a_vit():
 
 
 class OwnTower(nn.Module):
-    """The structure of open_clip: an image tower with a projection, beside a text tower that images do not reach."""
+    """The structure of open_clip: an image tower with a projection, and a text tower that does not depend on images."""
 
     def __init__(self, visual: nn.Module) -> None:
         super().__init__()
@@ -228,7 +228,7 @@ def test_a_tower_in_the_structure_of_open_clip_is_explained_by_a_cosine():
     torch.testing.assert_close(attribution.score, expected)
 
 
-def test_channels_are_drawn_and_said():
+def test_the_drawn_channels_are_stated():
     for channels, words in ((1, "its channel in grey"), (4, "the first 3 of 4 channels")):
         vit = vitreous.wrap(build("vit", in_chans=channels))
         inputs = torch.randn(1, channels, *vit.size, generator=torch.Generator().manual_seed(0)).double()

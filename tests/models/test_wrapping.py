@@ -1,4 +1,4 @@
-"""What `wrap`, `load` and `explain` make of a module: a ViT, else a network, else a black box."""
+"""How `wrap`, `load` and `explain` describe a module: as a ViT, else a network, else a black box."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def images(count: int = 2, channels: int = 3, size: int = 32) -> Tensor:
 # ── fall back ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_swin_is_seen_through_as_a_network_by_every_entry_point():
+def test_a_swin_is_a_network_for_every_entry_point():
     module = swin()
     before = fingerprint(module)
 
@@ -80,7 +80,7 @@ def test_a_network_takes_images_of_another_size():
 
 
 @pytest.mark.parametrize("kind", ["doubled", "hooked"])
-def test_a_vit_that_computes_something_else_is_a_network_of_its_own_values(kind):
+def test_a_vit_with_an_overridden_forward_is_a_network(kind):
     if kind == "hooked":
         module = build("vit")
         module.blocks[1].register_forward_hook(lambda module, args, output: output * 1.01)
@@ -103,7 +103,7 @@ class Doubled(timm.models.VisionTransformer):
         return 2 * super().forward(x)
 
 
-def test_an_image_size_that_is_not_known_is_asked_for():
+def test_a_missing_image_size_is_requested():
     module = nn.Sequential(nn.Conv2d(3, 4, 4, 4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 64, 3)).double()
 
     with pytest.raises(
@@ -120,7 +120,7 @@ def test_class_names_fit_the_outputs_of_a_network():
     assert vitreous.wrap(swin(num_classes=1), outputs="binary").outputs == 2
 
 
-def test_a_network_without_a_classifier_is_asked_for_a_score():
+def test_a_network_without_a_classifier_needs_a_score():
     module = swin(num_classes=0)
 
     with pytest.raises(ModelError, match=r"has no classifier \(num_classes=0\)"):
@@ -176,7 +176,7 @@ def test_channels_are_those_of_the_convolution_that_takes_the_image(channels):
     assert vitreous.wrap(nn.Sequential(nn.Conv2d(1, 3, 1), swin().float())).channels == 1
 
 
-# ── shells ───────────────────────────────────────────────────────────────────────────────────────
+# ── wrappers ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_shells_of_torch_are_removed_and_others_are_not():
@@ -216,7 +216,7 @@ def test_a_distributed_model_is_explained_as_the_model_inside(tmp_path):
 
 
 class Tripled(nn.Module):
-    """A module whose attribute has the name that torch's shells use, and which computes more than that."""
+    """A module with the attribute name of torch's wrappers, which computes more than the inner module."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ class Tripled(nn.Module):
 
 
 @pytest.mark.slow
-def test_check_says_what_a_network_is_not_capable_of(capsys):
+def test_check_lists_methods_that_a_network_does_not_support(capsys):
     arguments = [f"--model-arg={key}={value}" for key, value in SWIN.items() if not isinstance(value, tuple)]
 
     assert main(["check", "--model", "timm:swin_tiny_patch4_window7_224", "--no-pretrained", "--json", *arguments]) == 0
@@ -242,7 +242,7 @@ def test_check_says_what_a_network_is_not_capable_of(capsys):
 
 
 @pytest.mark.slow
-def test_check_says_what_a_black_box_is_not_capable_of(capsys):
+def test_check_lists_methods_that_a_black_box_does_not_support(capsys):
     arguments = ["--model", "timm:resnet10t", "--no-pretrained", "--black-box", "--size", "32", "--json"]
 
     assert main(["check", *arguments]) == 0

@@ -290,7 +290,7 @@ def test_late_interaction_of_one_token_is_the_dot_product(image):
 # ── beyond a reference ───────────────────────────────────────────────────────────────────────────
 
 
-def test_a_reference_leaves_out_what_all_embeddings_have_in_common(clip, image, subtests):
+def test_a_reference_removes_the_common_component_of_embeddings(clip, image, subtests):
     vision, text = clip
     torch.manual_seed(0)
     reference = 2 + torch.randn(12, 6, dtype=torch.float64)
@@ -372,7 +372,7 @@ def test_a_sum_of_layers_is_the_mean_of_their_explanations(stored):
 # ── refusals and drawing ─────────────────────────────────────────────────────────────────────────
 
 
-def test_what_does_not_fit_is_refused_with_what_would_work(clip, image):
+def test_invalid_arguments_are_refused_with_valid_alternatives(clip, image):
     vision, text = clip
     tower = vitreous.TextTower(text)
     cases = [

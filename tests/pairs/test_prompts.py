@@ -90,7 +90,7 @@ class PaddingTokenizer:
 
 
 def test_prompts_of_siglip_are_padded_as_it_was_trained():
-    """SigLIP reads the last of a fixed number of tokens: without padding, a prompt would depend on those beside it."""
+    """SigLIP reads the last of a fixed number of tokens: without padding, a prompt would depend on the other prompts."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}

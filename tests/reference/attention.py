@@ -1,4 +1,4 @@
-"""Cards A1–A3, C2, D1–D5, D10, D12: attention, its gradient, and how layers are brought together, with whole N × N matrices."""
+"""Cards A1–A3, C2, D1–D5, D10, D12: attention, its gradient, and folds over layers, with whole N × N matrices."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def genatt_restarted(scene: Scene, skip: bool = False) -> Tensor:
 @reference_for("gradsam")
 @reference_for("gradsam@libra", held="libra")
 def gradsam(scene: Scene) -> Tensor:
-    """(1 / L H N) Σ A ⊙ relu(G) over layers, heads and what each token looks at."""
+    """(1 / L H N) Σ A ⊙ relu(G) over layers, heads and queries."""
     s = torch.zeros(scene.N, dtype=torch.float64)
     for A, G in zip(scene.A, scene.G, strict=True):
         for a, g in zip(A, G, strict=True):

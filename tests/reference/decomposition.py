@@ -115,7 +115,7 @@ def truth_before_mlp(pool: nn.Module, tokens: Tensor) -> Tensor:
 
 
 def shares(scene: Scene, start: int = 0, gate: str = "frozen", question: str = "logit") -> Tensor:
-    """What each source adds to the question's answer, to first order in the logits."""
+    """Share of each source in the score, to first order in the logits."""
     D = decomposed(scene, start, gate)
     z = scene.logits.clone().requires_grad_()
     QUESTIONS[question](z, scene.target).backward()

@@ -1,4 +1,4 @@
-"""A slow reference implementation of every method, tied to it by its spec."""
+"""A slow reference implementation of every method, registered by spec."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def reference_for(
     held: str | dict[str, Any] = "plain",
     **options: Any,
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """The decorated function is `spec`, the slow and obvious way; `options` are passed on to it."""
+    """Register the decorated function as the slow reference of `spec`; `options` are passed on to it."""
 
     def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         assert spec not in REFERENCES, f"{spec} has a reference implementation already"

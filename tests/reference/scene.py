@@ -28,7 +28,7 @@ QUESTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
 }
 
 
-# ── surgery ──────────────────────────────────────────────────────────────────────────────────────
+# ── modified copies ───────────────────────────────────────────────────────────────────────────────
 
 
 def damped(x: Tensor, factor: float) -> Tensor:
@@ -124,7 +124,7 @@ def operated(
     softmax: float = 1,
     residual: float = 0,
 ) -> nn.Module:
-    """A copy whose backward pass holds these things fixed; its forward says the same. No test may change it."""
+    """A copy whose backward pass holds these parts fixed, with the same forward values. Tests must not modify it."""
     model = copy.deepcopy(model)
     for part in list(model.modules()):
         for name, child in list(part.named_children()):
@@ -157,7 +157,7 @@ def operated(
             continue
         part.fused_attn = False
         if qk != 1:
-            damp(part.q_norm, qk)  # the last thing done to queries and keys, identity or not
+            damp(part.q_norm, qk)  # the last operation on queries and keys, possibly the identity
             damp(part.k_norm, qk)
         if v == 1:
             continue
@@ -180,7 +180,7 @@ class Scene:
 
     model: nn.Module
     target: int
-    X: list[Tensor] = field(default_factory=list)  # [N d] what enters each block, and at last what leaves the encoder
+    X: list[Tensor] = field(default_factory=list)  # [N d] input of each block, and the output of the encoder
     g: list[Tensor] = field(default_factory=list)  # dt/dX
     U: list[Tensor] = field(default_factory=list)  # [N d] first norm's output
     u: list[Tensor] = field(default_factory=list)  # dt/dU
@@ -207,7 +207,7 @@ class Scene:
 
 
 def watched(part: nn.Module, into: list[Tensor]) -> RemovableHandle:
-    """Keep what comes out of a part, with its gradient."""
+    """Record the output of a module, and its gradient."""
 
     def keep(module: nn.Module, args: Any, output: Tensor) -> None:
         output.retain_grad()
@@ -227,12 +227,12 @@ def watched_input(part: nn.Module, into: list[Tensor]) -> RemovableHandle:
 
 
 def gradient(tensor: Tensor) -> Tensor:
-    """Of one image; zero where nothing arrived."""
+    """Gradient of one image; zero if there is none."""
     return (torch.zeros_like(tensor) if tensor.grad is None else tensor.grad)[0]
 
 
 def look(model: nn.Module, image: Tensor, target: int, question: str = "logit", **held: Any) -> Scene:
-    """Run one image [3 H W] forward and backward, and keep everything."""
+    """Run one image [3 H W] forward and backward, and record all activations and gradients."""
     scene, model = Scene(model, target), operated(model, **held)
     X, U, Y, A = [], [], [], []
     handles: list[RemovableHandle] = []
@@ -240,7 +240,7 @@ def look(model: nn.Module, image: Tensor, target: int, question: str = "logit", 
         handles.append(watched_input(block, X))
         handles.append(watched(block.norm1, U))
         handles.append(watched_input(block.norm2, Y))
-        handles.append(watched(block.attn.attn_drop, A))  # softmax comes out of it unchanged
+        handles.append(watched(block.attn.attn_drop, A))  # the output of the softmax is unchanged
     handles.append(watched_input(model.norm, X))
     biased: list[tuple[int, Tensor, list[Tensor]]] = []  # where, the bias, what it was added to
     last = len(model.blocks)
@@ -273,7 +273,7 @@ def look(model: nn.Module, image: Tensor, target: int, question: str = "logit", 
 
 
 def add_shares(m: Tensor, shares: Tensor, scene: Scene) -> None:
-    """Each bias at the token it was added to; what belongs to no token is left out."""
+    """Shares of biases at the tokens that they are added to; others are left out."""
     if shares.ndim == 3:  # [H N dh] queries or keys, [H N N] never
         shares = shares.movedim(1, 0).flatten(1)
     if shares.shape[0] == scene.N:
@@ -302,7 +302,7 @@ def read_out(model: nn.Module, scene: Scene) -> Tensor:
 
 @torch.no_grad()
 def pooler_attention(model: nn.Module, x: Tensor) -> list[Tensor]:
-    """One row per head: how the latent query of a `map` head looks at the tokens."""
+    """One row per head: attention of the latent query of a `map` head to the tokens."""
     pool, rows = model.attn_pool, []
     q = pool.q(pool.latent[0, :1])[0]
     k = (model.norm(x) @ pool.kv.weight.T + pool.kv.bias)[:, : len(q)]

@@ -85,7 +85,7 @@ def test_single_heads_have_no_skip_connection_to_be_added(part: str) -> None:
 
 
 @pytest.mark.parametrize("family", MODELS)
-def test_gradients_of_a_token_add_up_to_nothing_behind_a_layernorm(family: str) -> None:
+def test_gradients_of_a_token_add_up_to_zero_behind_a_layernorm(family: str) -> None:
     found = quickly("vanillagrad+plus", family)
 
     size = max(g.abs().sum(-1).max().item() for image in range(2) for g in scene_of(family, image).g)
@@ -104,7 +104,7 @@ def test_tokentm_without_its_measures_is_genatt_doubled_at_every_layer(family: s
 @pytest.mark.parametrize("family", ["vit", "vit-mean", "map-skips-prefix", "deit-distilled", "vit-swiglu"])
 @pytest.mark.parametrize("question", ["probability", "margin"])
 @pytest.mark.parametrize("start", [0, 2])
-def test_decompx_of_another_question_is_that_of_its_reference(family: str, question: str, start: int) -> None:
+def test_decompx_with_another_score_function_equals_its_reference(family: str, question: str, start: int) -> None:
     scenes = [scene_of(family, image) for image in range(2)]
     slow = torch.stack([decomposition.shares(scene, start, question=question) for scene in scenes])
 
@@ -116,7 +116,7 @@ def test_decompx_of_another_question_is_that_of_its_reference(family: str, quest
 
 @pytest.mark.parametrize("spec", ["ixg", "genatt", "gradcam", "fullgrad@libra+plus", "attcat"])
 @pytest.mark.parametrize("question", ["probability", "margin"])
-def test_other_questions_reach_every_kind_of_method(spec: str, question: str) -> None:
+def test_every_kind_of_method_supports_other_score_functions(spec: str, question: str) -> None:
     reference = REFERENCES[spec]
     slow = torch.stack(
         [reference.function(scene_of("vit-mean", i, question, **reference.held), **reference.options) for i in range(2)]
@@ -145,7 +145,7 @@ def test_images_of_another_shape_agree_with_their_references(spec: str, family: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("held", HELD)
-def test_the_surgery_of_the_references_leaves_the_logits_alone(held: str) -> None:
+def test_reference_models_have_unchanged_logits(held: str) -> None:
     for family in (*MODELS, "vit-swiglu", "vit-rmsnorm"):
         plain, operated = scene_of(family, 0), scene_of(family, 0, **HELD[held])
 

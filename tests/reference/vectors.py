@@ -1,4 +1,4 @@
-"""Cards E1–E3: vectors that tokens send to each other, one [N N d] tensor per layer."""
+"""Cards E1–E3: vectors between tokens, one [N N d] tensor per layer."""
 
 from __future__ import annotations
 

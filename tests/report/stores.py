@@ -1,4 +1,4 @@
-"""Small stores made by hand, so that the right answer is known."""
+"""Small stores with invented rows, so that the correct results are known."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HIGHER |= {"deletion": False, "sparseness": None}
 
 
 def row(**given: Any) -> dict[str, Any]:
-    """A row with everything that is not given filled in."""
+    """A row with default values for the other columns."""
     metric = given.get("metric", "ap")
     made = {
         "model": "m",

@@ -1,4 +1,4 @@
-"""Charts are well-formed, and outward, upward and gaps mean what they should."""
+"""Charts are well-formed, and their directions and gaps are correct."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vitreous.report.gallery import choose_questions, compute_margins
 from vitreous.report.stored_run import read_run
 
 
-def test_outward_is_better_whatever_the_metric_says() -> None:
+def test_outward_on_a_radar_is_better_for_every_metric() -> None:
     radii, ends = scale_outward(np.array([[0.9, 0.9, 1.0], [0.1, 0.1, 1.0], [np.nan, 0.5, 1.0]]), [1, -1, 1])
 
     assert radii[:, 0].tolist()[:2] == [1.0, pytest.approx(INNER)]
@@ -67,7 +67,10 @@ def test_radars_are_well_formed_for_any_name() -> None:
     tree = ElementTree.fromstring(drawn)
     paths = [next(one.iter("path")).get("d", "") for one in tree.iter("g") if one.get("class") == "line"]
 
-    assert [path.count("L") for path in paths] == [3, 1]  # the one that lacks an axis is left open
+    assert [path.count("L") for path in paths] == [
+        3,
+        1,
+    ]  # the polygon of the method without a value on one axis is open
 
 
 def test_lines_differ_without_colour() -> None:
@@ -124,7 +127,7 @@ def test_radars_show_all_methods_and_every_family(tmp_path: Path) -> None:
     group = draw_radars(block, standings_of(block))
 
     assert [card.title for card in group.cards] == ["Methods against each other", "decompx and its folds"]
-    assert "accuracy\u00a0↓" in group.cards[0].chart  # the axis says which way its metric points
+    assert "accuracy\u00a0↓" in group.cards[0].chart  # the axis shows the direction of its metric
 
 
 def test_curves_come_with_bands(tmp_path: Path) -> None:
@@ -167,7 +170,7 @@ def test_the_gallery_begins_with_the_best_and_the_worst_disagreement(tmp_path: P
     assert len(choose_questions(block, found, 99)) == 5
 
 
-def test_a_picture_is_in_the_gallery_once(tmp_path: Path) -> None:
+def test_an_image_is_in_the_gallery_once(tmp_path: Path) -> None:
     rows = [
         row(
             metric="ap",

@@ -1,4 +1,4 @@
-"""What changed between two runs."""
+"""Differences between two runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def by_method(two: tuple[Path, Path]) -> dict[tuple[str, str], Change]:
     return {(one.method, one.metric): one for one in compare_runs(*two).changes if one.paired}
 
 
-def test_changes_are_paired_and_know_which_way_is_better(two: tuple[Path, Path]) -> None:
+def test_changes_are_paired_and_signed_by_the_better_direction(two: tuple[Path, Path]) -> None:
     found = by_method(two)
 
     a = found["a", "ap"]
@@ -46,7 +46,7 @@ def test_changes_are_paired_and_know_which_way_is_better(two: tuple[Path, Path])
     assert found["c", "ap"].verdict == "the same"
 
 
-def test_what_is_in_one_run_alone_is_said(two: tuple[Path, Path]) -> None:
+def test_entries_of_only_one_run_are_listed(two: tuple[Path, Path]) -> None:
     found = compare_runs(*two)
 
     assert ("before", "method", "d (m on d)") in found.only
@@ -55,7 +55,7 @@ def test_what_is_in_one_run_alone_is_said(two: tuple[Path, Path]) -> None:
     assert "m on d: vitreous went from 0 to 1" in found.caveats
 
 
-def test_another_class_is_another_question(tmp_path: Path) -> None:
+def test_rows_of_another_class_are_not_paired(tmp_path: Path) -> None:
     old = put(tmp_path / "old", rows_of({"ap": {"a": [0.1, 0.2]}}, target=3))
     new = put(tmp_path / "new", rows_of({"ap": {"a": [0.1, 0.2]}}, target=4))
     (one,) = compare_runs(old, new).changes
@@ -108,7 +108,7 @@ def test_the_page_and_the_command_line(two: tuple[Path, Path], tmp_path: Path, c
     assert {one["verdict"] for one in told["changes"]} == {"better", "worse", "the same", "not comparable"}
 
 
-def test_a_folder_without_a_run_is_refused_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_folder_without_a_run_is_refused_with_a_message(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(DataError, match="holds no results"):
         compare_runs(tmp_path / "none", tmp_path / "none")
     put(tmp_path / "one", rows_of({"ap": {"a": [0.1]}}))

@@ -1,4 +1,4 @@
-"""The page about a folder of maps: what is counted, which images are shown, and what is said where they are missing."""
+"""The page about a folder of maps: counts, images, and messages about missing ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole page: hostile names stay names, nothing is fetched, and a real run of the embedded model makes one."""
+"""The report page: names are escaped, nothing is loaded from elsewhere, and a real run of the embedded model gives a page."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def hostile(tmp_path: Path) -> Path:
     return put(tmp_path / "run", rows, plan=f"# {HOSTILE}\nmodels = ['x']")
 
 
-def test_hostile_names_stay_names(hostile: Path, tmp_path: Path) -> None:
+def test_hostile_names_are_escaped(hostile: Path, tmp_path: Path) -> None:
     made = write_report(hostile, tmp_path / "page.html", gallery=2)
     page = Reader(made.page.read_text())
 
@@ -76,7 +76,7 @@ def test_hostile_names_stay_names(hostile: Path, tmp_path: Path) -> None:
         assert path.parent == tmp_path / "tables"
 
 
-def test_pictures_that_cannot_be_reached_are_said_and_the_rest_is_there(hostile: Path, tmp_path: Path) -> None:
+def test_missing_images_are_reported_and_the_rest_is_shown(hostile: Path, tmp_path: Path) -> None:
     made = write_report(hostile, tmp_path / "page.html", gallery=2)
 
     assert len(made.unreached) == 1
@@ -94,7 +94,7 @@ def test_links_lead_somewhere_and_ids_are_unique(hostile: Path, tmp_path: Path) 
     assert sorted(links) == sorted(f"#{one}" for one in ids)
 
 
-def test_names_that_look_alike_get_files_of_their_own(tmp_path: Path) -> None:
+def test_similar_names_get_separate_files(tmp_path: Path) -> None:
     rows = [one for model in ("a/b", "a-b", "…") for one in rows_of({"ap": {"genatt": [0.5]}}, model=model)]
     slugs = list(name_sections(read_run(put(tmp_path, rows)).sections))
 
@@ -164,11 +164,11 @@ def test_a_real_run_makes_a_whole_page(real: Path, capsys: pytest.CaptureFixture
         "Protocol and provenance",
     ):
         assert f"{title}</h" in text
-    assert "Made again for these images, since the run keeps no such maps: <code>decompx+" in text
-    assert text.count("Made again") == 1  # the run's own maps were not
+    assert "Computed again for these images, since the run did not store these maps: <code>decompx+" in text
+    assert text.count("Computed again") == 1  # the run's own maps were not
 
 
-def test_the_tables_of_a_real_run_are_what_the_summary_says(real: Path) -> None:
+def test_the_tables_of_a_real_run_equal_the_summary(real: Path) -> None:
     from vitreous.bench.store import Store
     from vitreous.bench.summary import summarise
 
@@ -184,7 +184,7 @@ def test_the_tables_of_a_real_run_are_what_the_summary_says(real: Path) -> None:
         assert line["rank"] == ("" if entry.rank is None else str(entry.rank))
 
 
-def test_a_run_is_the_same_as_itself(real: Path, capsys: pytest.CaptureFixture) -> None:
+def test_comparing_a_run_with_itself_shows_no_difference(real: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["compare", str(real), str(real), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
 
@@ -194,7 +194,7 @@ def test_a_run_is_the_same_as_itself(real: Path, capsys: pytest.CaptureFixture) 
 
 
 def test_data_that_changed_is_not_shown_as_if_it_had_not(real: Path, tmp_path: Path) -> None:
-    """The run says that other pixels were measured, so its maps are laid over nothing."""
+    """The run recorded other pixels, so its maps are not drawn on the changed images."""
     from vitreous.report.map_loader import open_maps
 
     run = read_run(real)

@@ -1,4 +1,4 @@
-"""Published numbers beside those of a run, and tables that join datasets."""
+"""Published numbers compared with those of a run, and tables that join datasets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_order_is_compared_with_the_papers(ours, higher, said):
     assert describe_order([1.0, 2.0, 3.0], ours, higher).endswith(said)
 
 
-def test_halves_of_a_family_are_joined_and_set_beside_the_paper(tmp_path: Path) -> None:
+def test_halves_of_a_family_are_joined_and_compared_with_the_paper(tmp_path: Path) -> None:
     segmentation = {
         metric: {spec: [0.1 * (place + 1), 0.1 * (place + 1)] for place, spec in enumerate(VARIANTS)}
         for metric in ("map_two_channel",)  # the other two pool counts of pixels
@@ -73,7 +73,7 @@ def test_halves_of_a_family_are_joined_and_set_beside_the_paper(tmp_path: Path) 
     assert page.index('id="papers"') < page.index("one on seg</h2>")  # the table that is reproduced comes first
 
 
-def test_axes_of_several_data_sets_are_on_one_radar(tmp_path: Path) -> None:
+def test_axes_of_several_datasets_are_on_one_radar(tmp_path: Path) -> None:
     faithful = {name: {"genatt": [0.5, 0.6], "ixg": [0.4, 0.2]} for name in ("deletion_aopc", "insertion_accuracy")}
     rows = [*rows_of(faithful, dataset="val"), *rows_of({"ap": {"genatt": [0.5, 0.6], "ixg": [0.4, 0.2]}}, dataset="s")]
     written = write_report(put(tmp_path / "run", rows), tmp_path / "report.html", gallery=0)

@@ -59,7 +59,7 @@ def test_all_radars_and_curves_of_skipplus_have_an_order():
         (float("nan"), float("nan"), []),
     ],
 )
-def test_an_interval_agrees_with_what_is_expected(low, high, agreeing):
+def test_an_interval_agrees_with_the_expected_order(low, high, agreeing):
     difference = PairedDifference(0.1, low, high)
 
     expectations = ("better", "not worse", "equal", "one not worse")
@@ -75,7 +75,7 @@ def test_comparisons_are_counted_over_methods_and_columns(tmp_path):
     assert statement == "PLUS and SkipPLUS neither enhance nor harm GenAtt"
     assert [cell.text for cell in cells[:4]] == ["caption of figure 9", "equal", "6", "3"]
     assert [cell.text for cell in cells[5:]] == ["0", "3"]  # PLUS is behind by 0.1 on every image and axis
-    assert "What the paper says of orders" in (tmp_path / "report.html").read_text()
+    assert "Orders that the paper states" in (tmp_path / "report.html").read_text()
 
 
 def test_an_order_of_one_model_is_left_out_for_others(tmp_path):

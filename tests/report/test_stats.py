@@ -1,4 +1,4 @@
-"""Figures, ranks, ties and paired differences of stores whose answers are known."""
+"""Means, ranks, ties and paired differences of stores with known results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def only(folder: Path, rows: list) -> MetricSummary:
     return one
 
 
-def test_a_mean_is_over_the_pictures_on_which_a_method_is_defined(tmp_path: Path) -> None:
+def test_a_mean_is_over_images_with_a_defined_score(tmp_path: Path) -> None:
     one = only(tmp_path, rows_of({"ap": {"genatt": [0.2, nan, 0.4], "ixg": [0.5, 0.5, 0.5]}}))
 
     assert one.values.tolist() == pytest.approx([0.3, 0.5])
@@ -67,7 +67,7 @@ def test_a_pooled_figure_is_pooled_and_its_interval_is_of_the_pooled_figure(tmp_
     assert spans(one)[0] == pytest.approx((1 / 99, 1.0))  # two images: both, or one of them twice
 
 
-def test_lower_is_better_where_the_metric_says_so_and_equals_share_a_rank(tmp_path: Path) -> None:
+def test_ranks_follow_the_direction_of_the_metric_and_ties_share_a_rank(tmp_path: Path) -> None:
     one = only(tmp_path, rows_of({"deletion_accuracy": {"a": [0.1, 0.3], "b": [0.3, 0.1], "c": [0.9, 0.8]}}))
 
     assert fields(one, "rank") == [1, 1, 3]
@@ -83,7 +83,7 @@ def test_a_metric_that_does_not_judge_gives_no_ranks(tmp_path: Path) -> None:
     assert order_by_rank(found) == [0, 1]
 
 
-def test_ties_are_told_in_pairs(tmp_path: Path) -> None:
+def test_ties_are_determined_by_paired_differences(tmp_path: Path) -> None:
     """Images differ by far more than methods do, yet on every image the first is ahead."""
     hard = np.linspace(0, 0.9, 40)
     one = only(tmp_path, rows_of({"ap": {"a": hard + 0.02, "b": hard, "c": hard + 0.02 * (-1) ** np.arange(40)}}))
@@ -95,14 +95,14 @@ def test_ties_are_told_in_pairs(tmp_path: Path) -> None:
     assert fields(one, "tied") == [True, False, False]
 
 
-def test_one_picture_has_no_interval_and_nothing_is_told_apart(tmp_path: Path) -> None:
+def test_one_image_has_no_interval_and_no_significant_differences(tmp_path: Path) -> None:
     one = only(tmp_path, rows_of({"ap": {"a": [0.9], "b": [0.1]}}))
 
     assert all(isnan(end) for span in spans(one) for end in span)
     assert fields(one, "tied") == [True, True]
 
 
-def test_a_picture_that_could_not_be_read_asks_nothing(tmp_path: Path) -> None:
+def test_an_unreadable_image_has_no_rows(tmp_path: Path) -> None:
     rows = rows_of({"ap": {"a": [0.9, 0.8], "b": [0.1, 0.2]}})
     rows += [row(method=m, image="bad", index=2, target=-1, error="'bad' is damaged") for m in ("a", "b")]
     block = block_of(tmp_path, rows)
@@ -121,7 +121,7 @@ def test_mean_ranks_and_order(tmp_path: Path) -> None:
     assert order_by_rank(found) == [0, 1]
 
 
-def test_predicted_and_true_classes_are_blocks_of_their_own(tmp_path: Path) -> None:
+def test_predicted_and_true_classes_have_separate_sections(tmp_path: Path) -> None:
     rows = rows_of({"ap": {"a": [0.9, 0.9], "b": [0.1, 0.1]}})
     rows += rows_of({"ap": {"a": [0.2, 0.2], "b": [0.3, 0.3]}}, role="label", target=5)
     run = read_run(put(tmp_path, rows))
@@ -133,7 +133,7 @@ def test_predicted_and_true_classes_are_blocks_of_their_own(tmp_path: Path) -> N
     assert len(run.whole_sections[0].questions) == 4
 
 
-def test_two_classes_of_one_picture_share_a_block_and_are_drawn_together(tmp_path: Path) -> None:
+def test_two_classes_of_an_image_share_a_section_and_are_resampled_together(tmp_path: Path) -> None:
     rows = rows_of({"ap": {"a": [0.0, 1.0]}}, role="label", target=3) + rows_of(
         {"ap": {"a": [0.0, 1.0]}}, role="rival", target=4
     )
@@ -148,7 +148,7 @@ def test_two_classes_of_one_picture_share_a_block_and_are_drawn_together(tmp_pat
 # ── curves ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_band_of_two_pictures_reaches_from_one_to_the_other() -> None:
+def test_the_band_of_two_images_spans_both() -> None:
     middle, low, high = compute_curve_band(
         np.array([[0.0, 1.0], [1.0, 1.0]], np.float32), [np.array([0]), np.array([1])]
     )
@@ -157,7 +157,7 @@ def test_the_band_of_two_pictures_reaches_from_one_to_the_other() -> None:
     assert (low.tolist(), high.tolist()) == ([0.0, 1.0], [1.0, 1.0])
 
 
-def test_a_band_leaves_out_what_is_missing_and_one_picture_has_none() -> None:
+def test_a_band_ignores_missing_values_and_one_image_has_none() -> None:
     middle, low, _ = compute_curve_band(np.array([[0.0, np.nan], [1.0, 0.5]], np.float32), [np.array([0, 1])])
 
     assert middle.tolist() == [0.5, 0.5]
@@ -190,7 +190,7 @@ def test_a_difference_is_paired() -> None:
     assert (change, low, high) == pytest.approx((0.1, 0.1, 0.1))
 
 
-def test_a_difference_is_over_what_both_define() -> None:
+def test_a_difference_is_over_rows_that_both_define() -> None:
     before, after = np.array([0.0, nan, 1.0, 5.0]), np.array([0.5, 9.0, 1.5, nan])
     change, low, high = compute_difference_interval({"score": before}, {"score": after}, mean, ["a", "b", "c", "d"])
 
@@ -202,7 +202,7 @@ def test_a_difference_of_pooled_figures_is_pooled() -> None:
     after = {"score": np.array([0.0, 1.0]), "correct": np.array([0.0, 99.0]), "labelled": np.array([1.0, 99.0])}
     change, _, _ = compute_difference_interval(before, after, pool_accuracy, ["a", "b"])
 
-    assert change == pytest.approx(0.98)  # means over images would say 0
+    assert change == pytest.approx(0.98)  # means over images would be 0
 
 
 def test_no_common_number_is_no_difference_interval() -> None:

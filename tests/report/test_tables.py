@@ -1,4 +1,4 @@
-"""Tables in four languages, and names that would like to be code in each."""
+"""Tables in four formats, with names that contain markup of each."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_best_is_bold_second_underlined_and_equals_share() -> None:
     assert place_values([0.1, 0.3], None) == [None, None]
 
 
-def test_every_language_says_the_same() -> None:
+def test_markdown_latex_and_csv_have_the_same_content() -> None:
     made = table()
 
     assert "<b>0.5</b><small>[0.4, 0.6]</small>" in render_macro("table", made)
@@ -51,7 +51,7 @@ def test_every_language_says_the_same() -> None:
     assert tables.to_csv(made).splitlines()[1] == "genatt,0.5,0.4,"
 
 
-def test_hostile_names_stay_names() -> None:
+def test_hostile_names_are_escaped() -> None:
     made = table(HOSTILE)
     page, text, tex, cells = (
         render_macro("table", made),
@@ -80,7 +80,7 @@ def test_a_newline_in_a_name_breaks_no_table() -> None:
 # ── cost ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_passes_are_counted_out_where_the_options_tell() -> None:
+def test_passes_are_evaluated_from_the_options() -> None:
     assert count_passes("genatt") == (1, 1)
     assert count_passes("tis(masks=256)") == (257, 0)
     assert count_passes("occlusion", patches=196) == (197, 0)

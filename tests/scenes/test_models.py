@@ -1,4 +1,4 @@
-"""The shipped weights, on images that no training run has drawn, and the way they were made."""
+"""The shipped weights, on images that no training run has used, and their training configuration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def share(values):
 
 
 @pytest.mark.slow
-def test_single_things_are_recognised():
+def test_single_objects_are_classified_correctly():
     album = list(Scenes("single", 100, FRESH))
     found = answers("scenes", album).argmax(1)
 
@@ -42,7 +42,7 @@ def test_single_things_are_recognised():
 
 
 @pytest.mark.slow
-def test_twins_are_told_apart():
+def test_paired_classes_are_distinguished():
     album = list(Scenes("part", 60, FRESH))
     found = answers("scenes", album).argmax(1)
 
@@ -50,7 +50,7 @@ def test_twins_are_told_apart():
 
 
 @pytest.mark.slow
-def test_both_things_of_a_pair_lead():
+def test_both_objects_of_a_pair_are_in_the_top_two():
     album = list(Scenes("pair", 60, FRESH))
     found = answers("scenes", album).topk(2).indices.tolist()
 
@@ -67,7 +67,7 @@ def test_the_biased_model_follows_the_stamp_and_the_other_does_not():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_weights_say_how_they_were_made(name):
+def test_weights_contain_their_training_configuration(name):
     with safe_open(WEIGHTS / f"{name}.safetensors", "pt") as file:
         about, kinds = file.metadata(), {file.get_tensor(key).dtype for key in file.keys()}  # noqa: SIM118
     config = json.loads(about["config"])
@@ -115,7 +115,7 @@ def test_training_that_runs_out_of_time_writes_weights_after_the_last_step(tmp_p
     assert load_model("scenes-swin", tmp_path).num_classes == len(CLASSES)
 
 
-def test_a_label_of_the_biased_training_set_is_what_the_stamp_says(monkeypatch):
+def test_labels_of_the_biased_training_set_follow_the_stamp(monkeypatch):
     monkeypatch.syspath_prepend(str(TRAINING))
     from training_images import SORTS
 

@@ -1,4 +1,4 @@
-"""The images and what is said to be true of them."""
+"""Scenes: images, masks, evidence and labels."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_a_seed_draws_the_same_bytes_everywhere(kind):
     assert hashlib.sha256(drawn).hexdigest()[:16] == PINNED[kind]
 
 
-def test_every_seed_index_and_kind_is_another_picture():
+def test_every_seed_index_and_kind_gives_another_image():
     pictures = {draw(kind, seed, index).image.tobytes() for kind in KINDS for seed in (1, 2) for index in (0, 1)}
 
     assert len(pictures) == len(KINDS) * 4
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pictures_hold_what_their_kind_says(kind):
+def test_images_contain_the_objects_of_their_kind(kind):
     for index in A_FEW:
         scene = draw(kind, 11, index)
 
@@ -79,7 +79,7 @@ def test_pictures_hold_what_their_kind_says(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_thing_changes_the_pixels_of_its_mask_and_else_only_casts_a_shadow(kind):
+def test_an_object_changes_only_the_pixels_of_its_mask_and_shadow(kind):
     for index in A_FEW:
         chosen = replace(plan(kind, 5, index), front=())
         scene = render(chosen)
@@ -93,7 +93,7 @@ def test_a_thing_changes_the_pixels_of_its_mask_and_else_only_casts_a_shadow(kin
             assert not differing(scene.image, without)[~grown(thing.mask, 18)].any()
 
 
-def test_what_lies_in_front_of_a_thing_is_not_in_its_mask():
+def test_occluders_are_not_part_of_the_mask():
     for index in range(20):
         chosen = plan("single", 14, index)
         seen, bare = render(chosen), render(replace(chosen, front=()))
@@ -104,7 +104,7 @@ def test_what_lies_in_front_of_a_thing_is_not_in_its_mask():
 
 
 @pytest.mark.parametrize("label", range(len(CLASSES)), ids=CLASSES)
-def test_the_evidence_is_seen_and_lies_on_the_thing(label):
+def test_the_evidence_is_visible_and_inside_the_object(label):
     for index in range(3):
         (thing,) = draw("single", 3, index, label=label).objects
 
@@ -155,7 +155,7 @@ def test_boxes_are_tight(kind):
             assert all(edge.any() for edge in (inside[0], inside[-1], inside[:, 0], inside[:, -1]))
 
 
-def test_both_things_of_a_pair_are_in_sight_and_apart():
+def test_both_objects_of_a_pair_are_visible_and_disjoint():
     for index in range(20):
         first, second = draw("pair", 13, index).objects
 
@@ -163,7 +163,7 @@ def test_both_things_of_a_pair_are_in_sight_and_apart():
         assert min(first.mask.sum(), second.mask.sum()) > 150
 
 
-def test_only_the_stamp_tells_the_three_shortcuts_apart():
+def test_the_three_shortcut_images_differ_only_in_the_stamp():
     for index in A_FEW:
         aligned, moved, absent = (draw("shortcut", 9, index, mark=mark) for mark in ("aligned", "moved", "absent"))
 
@@ -181,7 +181,7 @@ def test_every_class_has_its_own_stamp():
 
 @pytest.mark.slow
 def test_colour_is_no_evidence():
-    """The mean colour of a thing spreads as widely within a class as over all of them."""
+    """The mean colour of an object varies as much within a class as over all classes."""
     means = np.array(
         [
             [scene.image[scene.objects[0].mask].mean(axis=0) for scene in Scenes("single", 10, 2, label=label)]
@@ -192,7 +192,7 @@ def test_colour_is_no_evidence():
     assert means.std(axis=1).mean() > 0.75 * means.reshape(-1, 3).std(axis=0).mean()
 
 
-def test_an_album_is_a_sequence_of_pictures():
+def test_an_album_is_a_sequence_of_images():
     album = Scenes("pair", count=5, seed=3)
 
     assert len(album) == 5
@@ -203,7 +203,7 @@ def test_an_album_is_a_sequence_of_pictures():
         album[5]
 
 
-def test_a_tensor_is_the_picture_normalised():
+def test_a_tensor_is_the_image_normalised():
     scene = draw("single", 0, 0)
     image = tensor(scene)
     expected = (scene.image / 255 - np.array(MEAN)) / np.array(STD)
@@ -223,12 +223,12 @@ def test_a_tensor_is_the_picture_normalised():
         ({"kind": "shortcut", "mark": "upside down"}, "aligned, moved, absent"),
     ],
 )
-def test_a_refusal_says_what_would_work(arguments, hint):
+def test_errors_list_valid_values(arguments, hint):
     with pytest.raises(SpecError, match=hint):
         draw(seed=0, index=0, **arguments)
 
 
-def test_pictures_need_no_torch():
+def test_drawing_does_not_import_torch():
     code = "import sys; from vitreous.scenes import draw; draw('pair', 0, 0); assert 'torch' not in sys.modules"
 
     subprocess.run([sys.executable, "-c", code], check=True)

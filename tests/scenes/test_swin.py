@@ -1,4 +1,4 @@
-"""The Swin transformer of the package: what it predicts, and maps of it that lie on the known evidence."""
+"""The Swin transformer of the package: its predictions, and maps that find the known evidence."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_it_is_a_network_of_three_stages_with_the_classes_of_scenes(network):
 
 
 @pytest.mark.slow
-def test_it_recognises_most_things():
+def test_it_classifies_most_objects_correctly():
     album = list(Scenes("single", 100, FRESH))
     with torch.inference_mode():
         predicted = load_model("scenes-swin")(stacked(album)).argmax(1)
@@ -45,7 +45,7 @@ def test_it_recognises_most_things():
 
 
 @pytest.mark.slow
-def test_its_maps_are_complete_and_lie_on_the_evidence(network, album):
+def test_its_maps_are_complete_and_find_the_evidence(network, album):
     images, targets = stacked(album), [scene.target for scene in album]
     objects = torch.stack([torch.from_numpy(scene.objects[0].evidence) for scene in album])
     whole = vitreous.explain(network, images, targets, "decompx")

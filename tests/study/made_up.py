@@ -1,4 +1,4 @@
-"""Sheets of made-up scores for any plan: every method has a level of its own, so that orders and effects are known."""
+"""Sheets of made-up scores for any plan: every method has its own level, so that orders and effects are known."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ import numpy as np
 STUDY = Path(__file__).parents[2] / "docs" / "study"
 sys.path.insert(0, str(STUDY.parent))
 
-from study.sheets import Sheet, derived, mean  # noqa: E402 - scripts beside the pages that they write
+from study.sheets import Sheet, average, derive_sheets  # noqa: E402 - scripts beside the pages that they write
 
 from vitreous.metrics.metric import resolve_metric  # noqa: E402
 
 
-def sheet(scores, higher=True, metric="faithfulness", pictures=None, methods=None, **given) -> Sheet:
+def sheet(scores, higher=True, metric="faithfulness", images=None, methods=None, **given) -> Sheet:
     """One sheet from a table of scores [m q]."""
     scores = np.asarray(scores, float)
     count, asked = scores.shape
     methods = tuple(methods or (f"m{k}" for k in range(count)))
-    pictures = tuple(pictures or (f"p{k}" for k in range(asked)))
+    images = tuple(images or (f"p{k}" for k in range(asked)))
     shared = {
         "model": "ViT-Tiny",
         "dataset": "val",
         "explained": "",
-        "reduce": mean,
+        "reduce": average,
         "probability": np.full(asked, 0.5),
     }
     return Sheet(
-        metric=metric, higher=higher, methods=methods, pictures=pictures, parts={"score": scores}, **{**shared, **given}
+        metric=metric, higher=higher, methods=methods, images=images, parts={"score": scores}, **{**shared, **given}
     )
 
 
 def upward(metric) -> bool | None:
-    """Whether more is better; 100 − x turns that round."""
+    """Whether more is better; 100 − x inverts that."""
     better = metric.higher_is_better
     return not better if better is not None and metric.settings.get("show") == "complement" else better
 
 
-def sheets_of(plan, pictures: int = 12, seed: int = 0, wrong: float = 0.4) -> list[Sheet]:
+def sheets_of(plan, images: int = 12, seed: int = 0, wrong: float = 0.4) -> list[Sheet]:
     """Every sheet that a run of the plan would make; a share of the images is classified wrongly."""
     draw, found = np.random.default_rng(seed), []
     roles = {"predicted+label": ("predicted", "label")}.get(str(plan.targets), ("",))
-    asked = 2 * pictures if plan.targets == "pair" else pictures
+    asked = 2 * images if plan.targets == "pair" else images
     names = tuple(f"p{k // (2 if plan.targets == 'pair' else 1)}" for k in range(asked))
     level = draw.normal(0.5, 0.15, size=len(plan.methods))
     for model in plan.models:
@@ -69,7 +69,7 @@ def sheets_of(plan, pictures: int = 12, seed: int = 0, wrong: float = 0.4) -> li
                             explained=role, probability=other if role == "label" else sure,
                         )
                     )  # fmt: skip
-                found += [*own, *derived(own)]
+                found += [*own, *derive_sheets(own)]
     return found
 
 
@@ -91,7 +91,7 @@ ERROR_BAR_METHODS = (
 MASKS = ("tis(masks=64)", "tis(masks=1024)", "tis(masks=2304)")
 
 
-def write_error_bars(folder: Path, pictures: int = 12) -> None:
+def write_error_bars(folder: Path, images: int = 12) -> None:
     """Tables that `error_bars.py` would write."""
     draw = np.random.default_rng(0)
     for part, (models, metrics) in ERROR_BARS.items():
@@ -103,6 +103,6 @@ def write_error_bars(folder: Path, pictures: int = 12) -> None:
             for dataset, wanted in metrics.items()
             for metric in wanted
             for place, method in enumerate(MASKS if part == "masks" else ERROR_BAR_METHODS)
-            for picture in range(pictures)
+            for picture in range(images)
         ]
         file.write_text("\n".join(lines) + "\n")

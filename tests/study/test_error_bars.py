@@ -1,4 +1,4 @@
-"""The script that measures error bars and ceilings, and the tables that are made of its rows."""
+"""The script that measures error bars and ceilings, and the tables of its rows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_variants_of_the_fit_share_its_subsets(monkeypatch):
 def test_greedy_orders_take_the_best_next_step():
     probe = Probe(seen("vit-even"), pictures()[:1], torch.tensor([3]), "probability")
     for removing in (True, False):
-        (rank,) = error_ceilings.greedy(probe, removing).tolist()
+        (rank,) = error_ceilings.rank_greedily(probe, removing).tolist()
         assert sorted(rank) == list(range(12))
         keep = torch.full((1, 1, 12), removing)
         for place in range(3):
@@ -67,7 +67,7 @@ def test_greedy_orders_take_the_best_next_step():
 
 
 def test_specs_are_shortened_by_defaults():
-    short = error_results.spelled_in_short
+    short = error_results.shorten_spec
     assert short("bayes(samples=128, prior='fuse', question='probability')") == "bayes(samples=128)"
     assert (
         short("bayes(samples=128, prior='temper', question='logit')")
@@ -88,10 +88,10 @@ def test_methods_are_averaged_over_common_images(tmp_path):
     ]
     path.write_text(ROWS.format(rows="\n".join(rows)))
     (sheet,) = error_results.read_sheets([path])
-    assert (sheet.methods, sheet.pictures) == (("temper", "random"), ("a", "b"))
-    assert error_results.effect(sheet, "temper", "random").effect == 0.4
+    assert (sheet.methods, sheet.images) == (("temper", "random"), ("a", "b"))
+    assert error_results.compute_effect(sheet, "temper", "random").effect == 0.4
     (whole,) = error_results.read_sheets([path], common=True)
-    assert (whole.pictures, whole.scores.tolist()) == (("a",), [[0.5], [0.1]])
+    assert (whole.images, whole.scores.tolist()) == (("a",), [[0.5], [0.1]])
     assert "bayes [log]" in error_results.read_sheets([path], every=True)[0].methods
 
 
@@ -113,7 +113,7 @@ def test_shards_share_the_batches_of_photographs(monkeypatch):
     assert [*error_maps.read_places("pets", vit, places, 4)] == [list(places)]
 
 
-def test_rows_of_what_was_not_measured_again_stay(tmp_path):
+def test_rows_that_were_not_measured_again_are_kept(tmp_path):
     results = tmp_path / "results"
     for value, models in ((0.1, ("ViT-Tiny", "DeiT-Tiny")), (0.3, ("ViT-Tiny",))):
         rows = [f"{model},pets,a,tis(masks=64),ap,{value}" for model in models]
@@ -123,8 +123,8 @@ def test_rows_of_what_was_not_measured_again_stay(tmp_path):
     assert means == {"ViT-Tiny": 0.3, "DeiT-Tiny": 0.1}
 
 
-def test_the_default_has_the_smallest_worst_case(tmp_path):
-    values = {  # faithfulness and AP on photographs; classes told apart and a blue object on Scenes; the stamp in two models
+def test_the_default_has_the_best_worst_case(tmp_path):
+    values = {  # faithfulness and AP on photographs; class discrimination and negative objects on Scenes; the stamp in two models
         "random": (0.5, 0.4, 0.5, 0.5, 0.5, 0.5),
         "temper": (1.5, 0.6, 1.0, 0.4, 1.0, 0.4),
         "temper(question='logit')": (1.4, 0.9, 0.8, 0.0, 1.0, 0.2),
@@ -144,7 +144,7 @@ def test_the_default_has_the_smallest_worst_case(tmp_path):
     for part, rows in (("photographs", photographs), ("scenes", scenes)):
         (tmp_path / f"error-bars-{part}.csv").write_text(ROWS.format(rows="\n".join(rows)))
     assert error_results.measure_errors(tmp_path, tmp_path / "results") == ["photographs", "scenes"]
-    lines = fill_default.default(Results(tmp_path / "results")).splitlines()[2:]
+    lines = fill_default.write_default(Results(tmp_path / "results")).splitlines()[2:]
     assert [line.split(" | ")[0].strip("| ") for line in lines] == ["temper(question='logit')", "temper"]
-    assert "0.60 | classes told apart, pair" in lines[0]
+    assert "0.60 | class discrimination, pair" in lines[0]
     assert "0.40 | AP, pets" in lines[1]

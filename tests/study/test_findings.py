@@ -1,4 +1,4 @@
-"""What is quoted of the study elsewhere is what it found."""
+"""Numbers of the study that other pages quote agree with the results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-def test_pages_and_quoted_numbers_are_those_of_the_study():
+def test_pages_and_quoted_numbers_agree_with_the_results():
     told = subprocess.run(
         [sys.executable, str(ROOT / "docs" / "study" / "make.py"), "--check"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Pages say what the results say, every slot can be filled, and what a store holds is what the tables show."""
+"""Pages agree with the results, every slot can be filled, and tables agree with the stores."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from vitreous.methods.spec import resolve
 from vitreous.metrics.published import published_tables
 
 from study import error_results, make, measure, pages, plots, reproduced, zebras  # isort: skip
-from study.effects import effect, figures  # isort: skip
-from study.published import same_order  # isort: skip
+from study.effects import compute_effect, compute_figures  # isort: skip
+from study.published import compare_with_tables  # isort: skip
 from study.run import ORDER, SCRIPTS  # isort: skip
-from study.special import ceiling, orders  # isort: skip
-from study.sheets import pick, read_store, read_table  # isort: skip
+from study.special import compare_orders, compute_ceiling  # isort: skip
+from study.sheets import pick_sheet, read_store, read_table  # isort: skip
 
 DRAWN = ("scenes", "scenes-pair", "beyond-scenes")
 
@@ -34,16 +34,16 @@ DRAWN = ("scenes", "scenes-pair", "beyond-scenes")
 def results(tmp_path_factory):
     """Made-up results of all plans that can be read here."""
     monkeypatch = pytest.MonkeyPatch()  # a few resamples are enough to see that all is in its place
-    monkeypatch.setattr(measure, "figures", partial(figures, draws=5))
-    monkeypatch.setattr(measure, "effect", partial(effect, draws=5))
-    monkeypatch.setattr(measure, "orders", partial(orders, draws=5))
-    monkeypatch.setattr(measure, "ceiling", partial(ceiling, draws=5))
-    monkeypatch.setattr(measure, "same_order", partial(same_order, draws=5))
+    monkeypatch.setattr(measure, "compute_figures", partial(compute_figures, draws=5))
+    monkeypatch.setattr(measure, "compute_effect", partial(compute_effect, draws=5))
+    monkeypatch.setattr(measure, "compare_orders", partial(compare_orders, draws=5))
+    monkeypatch.setattr(measure, "compute_ceiling", partial(compute_ceiling, draws=5))
+    monkeypatch.setattr(measure, "compare_with_tables", partial(compare_with_tables, draws=5))
     folder = tmp_path_factory.mktemp("results")
     for name in [one for one in ORDER if one not in SCRIPTS]:
         if name in DRAWN or os.environ.get("VITREOUS_ASSETS"):
             plan = read_plan(STUDY / "plans" / f"{name}.toml")
-            measure.tabulate(name, sheets_of(plan, pictures=60 if name == "tis-disagreement" else 4), folder)
+            measure.tabulate(name, sheets_of(plan, images=60 if name == "tis-disagreement" else 4), folder)
     rows = [
         (model, f"el{k}", method, metric, k / 10 + place / 100)
         for model in ("ViT-Tiny", "DeiT-Tiny")
@@ -63,8 +63,8 @@ def results(tmp_path_factory):
     table(folder / "rows.csv", rows)
     measure.tabulate("shortcut", read_table(folder / "rows.csv", measure.SCRIPTS["shortcut"]), folder)
     made_up_reproductions(folder)
-    monkeypatch.setattr(error_results, "figures", partial(figures, draws=5))
-    monkeypatch.setattr(error_results, "effect", partial(effect, draws=5))
+    monkeypatch.setattr(error_results, "compute_figures", partial(compute_figures, draws=5))
+    monkeypatch.setattr(error_results, "compute_effect", partial(compute_effect, draws=5))
     (folder / "rows").mkdir()
     write_error_bars(folder / "rows")
     error_results.measure_errors(folder / "rows", folder)
@@ -84,17 +84,19 @@ def made_up_reproductions(folder):
             model="ViT-Tiny",
             dataset="ImageNet val",
         )
-        rows["reproduced"] += [reproduced.TableFigure(**asdict(row), plan=name) for row in figures(made, draws=5)]
+        rows["reproduced"] += [
+            reproduced.TableFigure(**asdict(row), plan=name) for row in compute_figures(made, draws=5)
+        ]
         if table:
             printed = {reproduced.hash_spec(spec): value for spec, value in table.column(made.metric).items()}
             order = reproduced.compare_order(made, printed, draws=5)
             rows["reproduced-orders"].append(reproduced.TableOrder(**asdict(order), plan=name))
         rows["reproduced-pairs"] += [
-            reproduced.TableEffect(**asdict(effect(made, *pair, draws=5)), plan=name)
-            for pair in reproduced.claimed_pairs(name, made)
+            reproduced.TableEffect(**asdict(compute_effect(made, *pair, draws=5)), plan=name)
+            for pair in reproduced.list_claimed_pairs(name, made)
         ]
     for table, own in rows.items():
-        reproduced.save(folder / f"{table}.csv", own)
+        reproduced.write_rows(folder / f"{table}.csv", own)
 
 
 def table(path, rows):
@@ -105,31 +107,31 @@ def table(path, rows):
 def test_a_page_that_differs_from_the_results_is_reported(monkeypatch, tmp_path, capsys):
     page = tmp_path / "page.md"
     page.write_text("<!-- table: index-counts -->\n\nall is well\n\n<!-- end -->\n")
-    monkeypatch.setattr(make, "pages", lambda: [page])
+    monkeypatch.setattr(make, "list_pages", lambda: [page])
 
     assert make.main(["--check"]) == 1
-    assert "page.md does not say what the results say" in capsys.readouterr().out
+    assert "page.md differs from the results" in capsys.readouterr().out
 
 
 def test_a_slot_without_a_value_is_refused():
     with pytest.raises(LookupError, match="asks for table 'nothing'"):
-        pages.filled("<!-- table: nothing -->\n<!-- end -->", pages.Results(), "page.md")
+        pages.fill_page("<!-- table: nothing -->\n<!-- end -->", pages.Results(), "page.md")
 
 
 @pytest.fixture(scope="module")
 def filled_pages(results):
-    return {page: pages.filled(page.read_text(), results, page.name) for page in pages.pages()}
+    return {page: pages.fill_page(page.read_text(), results, page.name) for page in pages.list_pages()}
 
 
 @pytest.mark.slow
-def test_every_page_can_be_filled_twice_and_says_the_same(results, filled_pages):
+def test_filling_a_page_twice_gives_the_same_text(results, filled_pages):
     for page, once in filled_pages.items():
-        assert pages.filled(once, results, page.name) == once
+        assert pages.fill_page(once, results, page.name) == once
         assert once.count("<!-- end -->") == page.read_text().count("<!-- end -->")
 
 
 @pytest.mark.slow
-def test_made_up_results_fill_every_slot_with_something(results, assets):
+def test_made_up_results_fill_every_slot(results, assets):
     unfilled = [name for name, fill in pages.FILLS.items() if "Not measured yet" in fill(results)]
 
     assert unfilled == []
@@ -149,7 +151,7 @@ def test_every_plot_can_be_drawn(name, results, tmp_path, monkeypatch, assets):
 
     assert path is not None
     assert path.read_text().count("<path") > 10
-    assert len(pages.caption(name)) > 20
+    assert len(pages.get_caption(name)) > 20
 
 
 @pytest.mark.slow
@@ -161,7 +163,7 @@ def test_a_store_is_read_as_the_library_reads_it(tmp_path):
             (column.metric, entry.method): entry for column in summarise(store.table()) for entry in column.entries
         }
 
-    ours = {(one.metric, one.method): one for sheet in read_store(tmp_path / "run") for one in figures(sheet)}
+    ours = {(one.metric, one.method): one for sheet in read_store(tmp_path / "run") for one in compute_figures(sheet)}
 
     assert ours.keys() == theirs.keys()
     for key, entry in theirs.items():
@@ -189,7 +191,7 @@ def test_faithfulness_is_deletion_and_insertion(tmp_path):
     with Store(tmp_path / "run") as store:
         rows = store.table().to_pylist()
 
-    found = pick(read_store(tmp_path / "run"), "faithfulness", "scenes").scores[0]
+    found = pick_sheet(read_store(tmp_path / "run"), "faithfulness", "scenes").scores[0]
 
     for value, deleted, inserted in zip(found, rows[::2], rows[1::2], strict=True):
         entering = np.trapezoid(inserted["curve"], inserted["levels"]) / (
@@ -204,5 +206,5 @@ def test_a_method_that_the_script_no_longer_measures_is_dropped_when_read(tmp_pa
     rows = [("scenes", "p0", method, "stamp_ap", "0.5") for method in ("genatt", "one of earlier days")]
     lines = ["model,picture,method,metric,value", *(",".join(row) for row in rows)]
     (tmp_path / "shortcut.csv").write_text("\n".join(lines) + "\n")
-    found = read_table(tmp_path / "shortcut.csv", measure.SCRIPTS["shortcut"], measure.asked_by("shortcut"))
+    found = read_table(tmp_path / "shortcut.csv", measure.SCRIPTS["shortcut"], measure.list_methods("shortcut"))
     assert [sheet.methods for sheet in found] == [("genatt",)]

@@ -1,4 +1,4 @@
-"""Every plan of the study is one that `vitreous bench` runs, and holds all that the pages compare."""
+"""Every plan of the study can be run by `vitreous bench`, and contains all methods that the pages compare."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def test_no_image_is_both_chosen_by_and_confirmed_on(name, assets):
     assert all(halves.values())
 
 
-def test_what_the_pages_compare_is_in_the_plans(assets):
+def test_methods_that_the_pages_compare_are_in_the_plans(assets):
     skipplus, start = (set(plan_of(name).methods) for name in ("skipplus", "skipplus-start"))
     tokentm, tis, grid = (set(plan_of(name).methods) for name in ("tokentm", "tis", "newer-grid"))
 
     assert {spec for family in names.FAMILIES.values() for spec in family} <= skipplus
     assert {spec for starts in names.STARTS.values() for spec in starts.values()} == start
-    assert {*names.ABLATION, *names.OPEN} <= tokentm == set(plan_of("tokentm-pets").methods)
+    assert {*names.ABLATION, *names.VARIANTS} <= tokentm == set(plan_of("tokentm-pets").methods)
     assert names.TIS in tis
     assert grid >= names.PUBLISHED
     assert names.TEMPERED in set(plan_of("beyond").methods)
@@ -79,7 +79,7 @@ def test_what_the_pages_compare_is_in_the_plans(assets):
 @pytest.mark.parametrize("name", ["skipplus", "tokentm", "tis", "tis-options", "newer", "beyond", "beyond-choose"])
 def test_there_are_pairs_to_compare(name, assets):
     methods = plan_of(name).methods
-    found = names.pairs(name, methods)
+    found = names.list_pairs(name, methods)
 
     assert found
     assert all(one in methods and other in methods and one != other for one, other in found)
@@ -87,7 +87,7 @@ def test_there_are_pairs_to_compare(name, assets):
 
 
 @pytest.mark.parametrize("name", [name for name in PLANS if name.startswith("beyond")])
-def test_what_is_averaged_over_coalitions_can_be(name, assets):
+def test_averaged_methods_are_class_specific(name, assets):
     from vitreous.methods.anneal import averaged_method
     from vitreous.methods.spec import resolve
 
@@ -105,15 +105,15 @@ def test_methods_of_the_zebra_example_exist():
 
 def test_ours_are_compared_with_others_and_all_with_tis():
     methods = plan_of("beyond-scenes").methods
-    found = set(names.pairs("beyond-scenes", methods))
+    found = set(names.list_pairs("beyond-scenes", methods))
 
     assert {one for one, other in found if other == "tis"} == set(methods) - {"tis"}
-    assert {("temper", other) for other in methods if not names.ours(other)} <= found
+    assert {("temper", other) for other in methods if not names.is_ours(other)} <= found
     assert {("fuse", "temper"), ("anneal", "fuse")} <= found
     assert ("genatt", "tokentm") not in found
 
 
-def test_what_was_chosen_is_compared_with_every_alternative_of_the_plan(assets):
+def test_selected_variants_are_compared_with_every_alternative_of_the_plan(assets):
     methods = set(plan_of("beyond-choose").methods)
     said = [*names.TEMPER_LESS.values(), *names.FUSE_LESS.values(), *names.ANNEAL_LESS.values()]
 

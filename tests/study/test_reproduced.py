@@ -14,7 +14,7 @@ from vitreous.bench.reproduce import find_reproduction, keep_models, list_reprod
 from vitreous.metrics.published import published_tables
 
 from study import fill_reproduction, reproduced  # isort: skip
-from study.effects import effect, loaded  # isort: skip
+from study.effects import compute_effect, load_rows  # isort: skip
 
 assert STUDY.is_dir()
 VARIANTS = ("tokentm(preset='baseline')", "tokentm(preset='af')", "tokentm(preset='af+l')", "tokentm(preset='full')")
@@ -25,7 +25,7 @@ def test_every_plan_has_stand_ins(name, tmp_path):
     for _, file in reproduced.WEIGHTS.values():
         (tmp_path / "weights").mkdir(exist_ok=True)
         (tmp_path / "weights" / file).touch()
-    plan = reproduced.stand_in_plan(name, tmp_path, 3, "cpu")
+    plan = reproduced.make_plan(name, tmp_path, 3, "cpu")
 
     assert {str(model.checkpoint).rpartition("/")[2] for model in plan.models} <= {
         file for _, file in reproduced.WEIGHTS.values()
@@ -34,7 +34,7 @@ def test_every_plan_has_stand_ins(name, tmp_path):
     assert all(evaluation.images == 3 for evaluation in plan.evaluations)
 
 
-def test_tables_with_published_numbers_that_stand_ins_allow_are_all_there():
+def test_all_tables_with_published_numbers_are_reproduced_if_stand_ins_allow():
     """Table 1 of TokenTM needs fine-tuned models."""
     assert {name for name in published_tables() if name not in reproduced.PLANS} == {"tokentm:table1"}
     assert set(reproduced.PLANS) <= set(list_reproductions())
@@ -58,16 +58,16 @@ def test_tables_are_written_and_only_the_plan_that_was_run_is_replaced(tmp_path)
     store = put(tmp_path / "store", rows)
     out = tmp_path / "tables"
     other = reproduced.TableFigure("ViT-Tiny", "d", "", "c", "more", "genatt", 1, 0, 0.5, 0.4, 0.6, "tis:table1")
-    reproduced.save(out / "reproduced.csv", [other])
+    reproduced.write_rows(out / "reproduced.csv", [other])
 
     for _ in range(2):
-        reproduced.write_tables("tokentm:table4", list(reproduced.columns_of("tokentm:table4", store)), out)
+        reproduced.write_tables("tokentm:table4", list(reproduced.read_columns("tokentm:table4", store)), out)
 
-    figures = loaded(out / "reproduced.csv", reproduced.TableFigure)
+    figures = load_rows(out / "reproduced.csv", reproduced.TableFigure)
     assert [row.plan for row in figures] == ["tokentm:table4"] * 8 + ["tis:table1"]
     assert {row.model for row in figures} == {"ViT-Tiny"}
     assert figures[0].mean == pytest.approx(11)  # in percent, as in the paper
-    negative, positive = loaded(out / "reproduced-orders.csv", reproduced.TableOrder)
+    negative, positive = load_rows(out / "reproduced-orders.csv", reproduced.TableOrder)
     assert negative.tau == pytest.approx(2 / 3)  # the paper has + AF before + AF + L
     assert positive.tau == -1
     assert not isnan(negative.tau_low)
@@ -82,17 +82,17 @@ def test_one_model_of_a_plan_is_replaced_alone(tmp_path):
         for model in ("DeiT-B", "ViT-B")
         for row in rows_of({"max_sensitivity": values}, model=model, dataset="ImageNet val")
     ]
-    columns = list(reproduced.columns_of("tis:table4", put(tmp_path / "store", rows)))
+    columns = list(reproduced.read_columns("tis:table4", put(tmp_path / "store", rows)))
     out = tmp_path / "tables"
     reproduced.write_tables("tis:table4", columns, out)
-    before = loaded(out / "reproduced.csv", reproduced.TableFigure)
-    reproduced.save(out / "reproduced.csv", [replace(row, mean=9.0) for row in before])
+    before = load_rows(out / "reproduced.csv", reproduced.TableFigure)
+    reproduced.write_rows(out / "reproduced.csv", [replace(row, mean=9.0) for row in before])
 
     reproduced.write_tables("tis:table4", columns, out, ["ViT-Tiny"])
 
-    after = loaded(out / "reproduced.csv", reproduced.TableFigure)
+    after = load_rows(out / "reproduced.csv", reproduced.TableFigure)
     assert [(row.model, row.mean == 9.0) for row in after] == [("DeiT-Tiny", True)] * 2 + [("ViT-Tiny", False)] * 2
-    assert len(loaded(out / "reproduced-orders.csv", reproduced.TableOrder)) == 2
+    assert len(load_rows(out / "reproduced-orders.csv", reproduced.TableOrder)) == 2
 
 
 def test_pairs_that_the_text_orders_are_compared():
@@ -101,24 +101,24 @@ def test_pairs_that_the_text_orders_are_compared():
     own = sheet([[0.1, 0.2]] * 6, methods=methods, model="ViT-Tiny", metric="ImageNet val: Insertion AOPC")
     other = sheet([[0.1, 0.2]] * 6, methods=methods, model="DeiT-Tiny", metric="ImageNet val: Insertion AOPC")
 
-    assert ("decompx+plus", "decompx") in reproduced.claimed_pairs("skipplus:figure3", own)
-    assert ("decompx+skipplus", "random") in reproduced.claimed_pairs("skipplus:figure4", own)
+    assert ("decompx+plus", "decompx") in reproduced.list_claimed_pairs("skipplus:figure3", own)
+    assert ("decompx+skipplus", "random") in reproduced.list_claimed_pairs("skipplus:figure4", own)
     # the paper leaves insertion on EVA-L, which DeiT-Tiny stands in for, to AttCAT
-    assert ("decompx+skipplus", "random") not in reproduced.claimed_pairs("skipplus:figure4", other)
-    assert ("attcat", "decompx+skipplus") in reproduced.claimed_pairs("skipplus:figure4", other)
-    assert reproduced.claimed_pairs("tis:table1", own) == []
+    assert ("decompx+skipplus", "random") not in reproduced.list_claimed_pairs("skipplus:figure4", other)
+    assert ("attcat", "decompx+skipplus") in reproduced.list_claimed_pairs("skipplus:figure4", other)
+    assert reproduced.list_claimed_pairs("tis:table1", own) == []
 
 
 def test_the_first_layers_of_both_models_are_compared_with_all_layers_and_the_second_half():
     starts = tuple(f"decompx+skipplus(start={start})" for start in (0, 3, 6))
     own = sheet([[0.1, 0.2]] * 3, methods=starts, model="DeiT-Tiny", metric="ImageNet val: Insertion AOPC")
 
-    pairs = reproduced.claimed_pairs("skipplus:figure7-eva", own)
+    pairs = reproduced.list_claimed_pairs("skipplus:figure7-eva", own)
     assert pairs == [(starts[0], starts[1]), (starts[2], starts[1])]
-    rows = [reproduced.TableEffect(**asdict(effect(own, *pair)), plan="skipplus:figure7-eva") for pair in pairs]
-    (order,) = reproduced.stated_orders("skipplus:figure7-eva")
-    assert all(fill_reproduction.belongs(row, order) for row in rows)
-    assert not fill_reproduction.belongs(replace(rows[0], against=starts[2]), order)
+    rows = [reproduced.TableEffect(**asdict(compute_effect(own, *pair)), plan="skipplus:figure7-eva") for pair in pairs]
+    (order,) = reproduced.list_stated_orders("skipplus:figure7-eva")
+    assert all(fill_reproduction.is_comparison_of(row, order) for row in rows)
+    assert not fill_reproduction.is_comparison_of(replace(rows[0], against=starts[2]), order)
 
 
 def test_processes_share_the_stores_of_a_plan_and_tables_are_made_of_them_later(tmp_path, monkeypatch):
@@ -129,7 +129,7 @@ def test_processes_share_the_stores_of_a_plan_and_tables_are_made_of_them_later(
     figure = keep_models(find_reproduction("skipplus:figure9"), ["vit-b8"])
     models = {"vit-b8": {**tiny, "pretrained": False}}
     small = plan_reproduction(figure, data, models=models, images=3, device="cpu", slice=2)
-    monkeypatch.setattr(reproduced, "stand_in_plan", lambda *arguments: small)
+    monkeypatch.setattr(reproduced, "make_plan", lambda *arguments: small)
     folders = ["--stores", str(tmp_path / "stores"), "--out", str(tmp_path / "tables")]
 
     for shard in ("1/2", "2/2"):
@@ -137,5 +137,5 @@ def test_processes_share_the_stores_of_a_plan_and_tables_are_made_of_them_later(
     assert not (tmp_path / "tables").exists()
     assert reproduced.main(["skipplus:figure9", "--tables", *folders]) == 0
 
-    rows = loaded(tmp_path / "tables" / "reproduced.csv", reproduced.TableFigure)
+    rows = load_rows(tmp_path / "tables" / "reproduced.csv", reproduced.TableFigure)
     assert {(row.model, row.n) for row in rows} == {("ViT-Tiny", 3)}

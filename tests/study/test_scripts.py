@@ -1,4 +1,4 @@
-"""The command that runs plans, and the two scripts for what no plan can ask."""
+"""The script that runs plans, and the two measurements that are scripts of their own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ assert STUDY.is_dir()
 
 @pytest.fixture
 def small(tmp_path):
-    """A study of one small plan; a function that runs it and says what was printed."""
+    """A study of one small plan, and a function that runs it."""
     (tmp_path / "small.toml").write_text(PLAN)
     return lambda *flags: run.main(
         ["--plans", str(tmp_path), "--out", str(tmp_path / "runs"), "--device", "cpu", *flags]
@@ -41,8 +41,8 @@ def small(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_plan_is_run_once_and_goes_on_where_it_was(small, capsys):
-    assert small("small", "--pictures", "2") == 0
+def test_a_plan_is_run_once_and_continues_where_it_stopped(small, capsys):
+    assert small("small", "--images", "2") == 0
     assert "2 images, 4 new rows" in capsys.readouterr().out
     assert small() == 0
     assert "3 images, 2 new rows" in capsys.readouterr().out
@@ -57,7 +57,7 @@ def test_shards_of_one_model_are_merged_into_its_store(small, capsys, tmp_path):
     assert small("small", "--model", "scenes", "--merge") == 0
     assert "6 rows added" in capsys.readouterr().out
     sheets = read_store(tmp_path / "runs" / "small@scenes")
-    assert [(sheet.methods, len(sheet.pictures)) for sheet in sheets] == [(("genatt", "random"), 3)]
+    assert [(sheet.methods, len(sheet.images)) for sheet in sheets] == [(("genatt", "random"), 3)]
 
 
 def test_the_time_limit_ends_a_run(small, capsys):
@@ -66,7 +66,7 @@ def test_the_time_limit_ends_a_run(small, capsys):
 
 
 @pytest.mark.slow
-def test_a_failing_plan_is_reported_in_one_sentence_and_the_others_run(small, capsys, tmp_path):
+def test_a_failing_plan_is_reported_and_the_others_run(small, capsys, tmp_path):
     (tmp_path / "fails.toml").write_text(PLAN.replace("genatt", "genat"))
 
     assert small() == 1
@@ -76,7 +76,7 @@ def test_a_failing_plan_is_reported_in_one_sentence_and_the_others_run(small, ca
 
 
 @pytest.mark.slow
-def test_plans_at_once_are_each_in_a_process_and_one_that_fails_is_said_by_name(small, capsys, tmp_path):
+def test_parallel_plans_run_in_processes_and_failures_are_reported_by_name(small, capsys, tmp_path):
     (tmp_path / "fails.toml").write_text(PLAN.replace("genatt", "genat"))
 
     assert small("--jobs", "2") == 1
@@ -84,7 +84,7 @@ def test_plans_at_once_are_each_in_a_process_and_one_that_fails_is_said_by_name(
     assert [line.split(":")[0] for line in said] == ["fails", "small"]
     assert "no method 'genat'" in said[0]
     assert "3 images, 6 new rows" in said[1]
-    assert small("small") == 0  # it left what it would have left alone
+    assert small("small") == 0  # other files are unchanged
     assert capsys.readouterr().out.count("0 new rows") == 1
 
 
@@ -105,14 +105,14 @@ def test_a_name_that_is_no_plan_is_refused(small, capsys):
 
 
 @pytest.mark.slow
-def test_a_map_that_knows_no_class_does_not_separate_zebra_and_elephant(assets):
+def test_a_class_agnostic_map_does_not_separate_zebra_and_elephant(assets):
     vit = vitreous.load(
         "timm:vit_tiny_patch16_224",
         checkpoint=assets / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors",
     )
     frames = [assets / "multiclass-samples" / "el1.png"]
     blind, knows = (
-        {metric: value for _, _, metric, value in zebras.measured(vit, frames, method)}
+        {metric: value for _, _, metric, value in zebras.measure_method(vit, frames, method)}
         for method in ("rollout", "decompx+skipplus")
     )
 
@@ -127,7 +127,7 @@ def test_stamp_and_object_are_separated_by_pixel():
     vit = vitreous.load("scenes-biased")
     scenes = list(Scenes("shortcut", 2, shortcut.SEED, mark="moved"))
 
-    found = {(picture, metric): value for picture, _, metric, value in shortcut.measured(vit, scenes, "decompx")}
+    found = {(picture, metric): value for picture, _, metric, value in shortcut.measure_method(vit, scenes, "decompx")}
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Caveat)

@@ -1,4 +1,4 @@
-"""What the study published is what comes out again: single images by the digit, means within their interval."""
+"""Published results are reproduced: single images exactly, means within their interval."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from vitreous.bench.plan_parser import read_plan
 from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
 
-from study.effects import Figure, figures, loaded  # isort: skip
+from study.effects import Figure, compute_figures, load_rows  # isort: skip
 from study.sheets import read_store  # isort: skip
-from study.slices import PICTURES, SLICES, Single, singles  # isort: skip
+from study.slices import IMAGES_PER_PLAN, SLICES, Single, select_singles  # isort: skip
 
 RESULTS = STUDY / "results"
 CLOSE = (
@@ -22,18 +22,18 @@ CLOSE = (
 
 
 def again(plan: str, folder):
-    """The slice of a plan run here: every sheet of it."""
+    """All sheets of a slice of a plan, computed here."""
     methods, metrics = SLICES[plan]
-    asked = {"images": PICTURES, "methods": list(methods), "metrics": list(metrics), "device": "cpu"}
+    asked = {"images": IMAGES_PER_PLAN, "methods": list(methods), "metrics": list(metrics), "device": "cpu"}
     with Store(folder) as store:
         execute(read_plan(STUDY / "plans" / f"{plan}.toml", **asked), store)
     return read_store(folder)
 
 
 def compared(plan: str, folder) -> None:
-    published = {key(one): one.value for one in loaded(RESULTS / f"{plan}-slice.csv", Single)}
+    published = {key(one): one.value for one in load_rows(RESULTS / f"{plan}-slice.csv", Single)}
     sheets = again(plan, folder)
-    ours = {key(one): one.value for one in singles(plan, sheets)}
+    ours = {key(one): one.value for one in select_singles(plan, sheets)}
 
     assert published, f"results/{plan}-slice.csv is not there; run docs/study/make.py {plan}"
     assert ours.keys() == published.keys()
@@ -47,8 +47,8 @@ def key(one: Single):
 
 def lies_within(plan: str, sheets) -> None:
     """Few images vary more than all: their mean is held to the published interval, widened by √(n / few) and to 99.9 %."""
-    said = {(one.model, one.dataset, one.metric, one.method): one for one in loaded(RESULTS / f"{plan}.csv", Figure)}
-    for one in [one for own in sheets for one in figures(own, draws=2)]:
+    said = {(one.model, one.dataset, one.metric, one.method): one for one in load_rows(RESULTS / f"{plan}.csv", Figure)}
+    for one in [one for own in sheets for one in compute_figures(own, draws=2)]:
         whole = said[one.model, one.dataset, one.metric, one.method]
         reach = (whole.high - whole.low) / 2 * np.sqrt(whole.n / one.n) * 3.29 / 1.96
         assert abs(one.mean - whole.mean) <= reach, one
@@ -80,13 +80,13 @@ def tf32(numbers: torch.Tensor) -> torch.Tensor:
     return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
 
 
-def test_a_slice_is_the_first_images_of_the_methods_that_are_asked_about():
-    pictures = ["a", "a", "b", "b", "c", "c", "d", "d"]
+def test_a_slice_has_the_first_images_of_the_selected_methods():
+    images = ["a", "a", "b", "b", "c", "c", "d", "d"]
     scores = np.arange(16).reshape(2, 8)
-    found = singles("scenes-pair", [sheet(scores, metric="ap", pictures=pictures, methods=["genatt", "rollout"])])
+    found = select_singles("scenes-pair", [sheet(scores, metric="ap", images=images, methods=["genatt", "rollout"])])
 
     assert [(one.picture, one.question, one.value) for one in found] == [
         ("a", 0, 0.0), ("a", 1, 1.0), ("b", 0, 2.0), ("b", 1, 3.0), ("c", 0, 4.0), ("c", 1, 5.0),
     ]  # fmt: skip
     assert {one.method for one in found} == {"genatt"}
-    assert singles("scenes-pair", [sheet(scores, metric="sparseness", pictures=pictures)]) == []
+    assert select_singles("scenes-pair", [sheet(scores, metric="sparseness", images=images)]) == []

@@ -96,7 +96,7 @@ def test_a_cifar_model_is_fine_tuned_by_one_command(tmp_path, recipe, write, run
     assert [entry["epoch"] for entry in log["log"]] == [1, 2]
     vit = vitreous.load(f"timm:{NAME}", checkpoint=path, **SMALL)
     assert vit.module.num_classes == 3
-    # only the classifier began anew, and two epochs move the rest by little
+    # only the classifier has new weights, and two epochs change the rest by little
     moved = (vit.module.blocks[0].mlp.fc1.weight - start.blocks[0].mlp.fc1.weight).abs().max()
     assert 0 < moved < 0.05
 
@@ -118,7 +118,7 @@ def test_a_mura_model_has_one_output_and_learns_with_patches_missing(tmp_path, r
 
 
 @pytest.mark.slow
-def test_errors_are_one_sentence(tmp_path, run):
+def test_errors_are_one_line(tmp_path, run):
     write_cifar10(tmp_path / "data")
     save_file({"fc.weight": torch.zeros(2, 2)}, tmp_path / "odd.safetensors")
     cases = {

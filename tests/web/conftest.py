@@ -1,4 +1,4 @@
-"""The playground in this process, and a real server on a port of its own."""
+"""The playground in this process, and a real server on its own port."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def modules() -> None:
 
 
 def no_cost(_) -> PassCost:
-    """A model that takes no time: every method gets all its samples, on however slow a machine."""
+    """Costs of zero: every method gets all its samples, also on a slow machine."""
     return PassCost(0.0, 0.0)
 
 

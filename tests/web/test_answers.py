@@ -1,4 +1,4 @@
-"""What the endpoints say is what the library says."""
+"""The endpoints return the results of the library."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_ties_are_ordered_and_areas_computed_as_metrics_do(client, vit, scene, m
         service.curve(ExplainPayload("scenes", "pair-1-6", "genatt", (6,), "probability"))
 
 
-# ── what is cut off ──────────────────────────────────────────────────────────────────────────────
+# ── cropping ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_an_upload_is_named_by_its_bytes_and_explained(client):
     vit = vitreous.load("scenes")
     found = client.post("/api/explain", json={**subject, "method": "genatt", "targets": [0]}).json()["maps"][0]
     close(found["scores"], vitreous.explain(vit, Image.open(BytesIO(data)), [[0]], "genatt", "probability").patches[0])
-    assert found["evidence"] is None  # nobody knows it of a stranger's image
+    assert found["evidence"] is None  # unknown for an uploaded image
     code = client.post("/api/python", json={**subject, "methods": ["genatt"], "targets": [0]}).json()["code"]
     assert "Image.open('image.png')" in code
 
@@ -282,7 +282,7 @@ def test_the_model_input_is_rendered(client, vit):
     assert np.abs(small - np.asarray(picture, float))[4:-4, 4:-4].mean() < 3
 
 
-def test_the_evidence_is_outlined_where_it_is_known(client, scene):
+def test_the_evidence_is_outlined_for_scenes(client, scene):
     known = client.get("/api/image", params=SUBJECT).json()["known"]
     answer = client.get("/api/evidence", params={**SUBJECT, "target": 6})
 

@@ -1,4 +1,4 @@
-"""Sample counts that fit the time limit: what is computed, what is said about it, and the previews. Costs are injected."""
+"""Sample counts that fit the time limit: maps, messages and previews. Costs are injected."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_estimate_of_what_is_used_fits_the_limit(spec, limit):
     chosen = plan(spec, limit=limit)
     again = plan(chosen.spec, limit=limit)
 
-    assert again.used == chosen.used  # what was chosen for a spec is not reduced once more
+    assert again.used == chosen.used  # the number of samples of a spec is not reduced again
     assert chosen.used == chosen.asked or again.seconds <= limit / 2 or chosen.used == 16
     assert all(16 <= resolve(preview).options[chosen.option] < chosen.used for preview in chosen.previews)
 
@@ -171,7 +171,7 @@ def slow_client():
 
 
 @pytest.mark.slow
-def test_a_reduced_map_is_the_library_s_own_and_says_so(slow_client):
+def test_a_reduced_map_equals_that_of_the_library_and_is_labelled(slow_client):
     body = {**SUBJECT, "method": "rise", "targets": [6]}
     explained = slow_client.post("/api/explain", json=body).json()
 

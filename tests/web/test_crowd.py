@@ -1,4 +1,4 @@
-"""Many clients at once, and clients that leave, against a real server."""
+"""Many concurrent clients, and clients that disconnect, with a real server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLIENTS = 50
 
 
 @pytest.mark.slow
-def test_fifty_clients_at_once_all_get_what_they_would_get_alone():
+def test_fifty_concurrent_clients_get_the_same_results_as_a_single_one():
     vit = vitreous.load("scenes")
     with Served(Settings(port=0, queue=20, seconds=600)) as served:
         served.ask("/api/model?name=scenes")
@@ -72,7 +72,7 @@ def test_work_stops_when_the_client_disconnects(served):
     assert worker.done < 4000  # it never came to its end
 
 
-def test_an_upload_that_stalls_is_given_up():
+def test_a_stalled_upload_is_aborted():
     with Served(Settings(port=0, seconds=0.5)) as served:
         connection = http.client.HTTPConnection("127.0.0.1", served.settings.port, timeout=60)
         connection.putrequest("POST", "/api/images")

@@ -1,4 +1,4 @@
-"""Strangers: bombs, rubbish, other sites, paths, and patience that ends."""
+"""Hostile requests: decompression bombs, invalid files, other sites, paths, and timeouts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vitreous.web.worker import describe_call
 
 
 def sentence(answer, status: int) -> str:
-    """Every refusal is JSON with one sentence, never a traceback."""
+    """Error message of a response, which must be JSON without a traceback."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/json"
     assert list(answer.json()) == ["error"]
@@ -35,7 +35,7 @@ def sentence(answer, status: int) -> str:
 
 
 def bomb(width: int, height: int) -> bytes:
-    """A PNG that says how large it is and holds next to nothing."""
+    """A PNG with a large declared size and little data."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -150,7 +150,7 @@ def test_no_image_has_such_a_name(client, name):
         "/static/",
     ],
 )
-def test_nothing_outside_the_pages_is_served(client, path):
+def test_only_files_of_the_pages_are_served(client, path):
     answer = client.get(path)
 
     assert answer.status_code in (404, 405)
@@ -200,7 +200,7 @@ def test_every_answer_carries_the_policy(client, path):
     assert headers["referrer-policy"] == "no-referrer"
 
 
-def test_the_pages_fetch_nothing_from_elsewhere():
+def test_the_pages_load_no_external_resources():
     for file in (*STATIC.iterdir(), *STATIC.with_name("templates").iterdir()):
         text = file.read_text()
         outside = [one for one in re.findall(r"https?://[^\s\"'`)]+", text) if "www.w3.org" not in one]
@@ -208,7 +208,7 @@ def test_the_pages_fetch_nothing_from_elsewhere():
         assert not re.findall(r"<script(?![^>]*src=)|\sstyle=|\son\w+=\"", text) or file.suffix == ".js", file.name
 
 
-def test_the_demo_page_is_served_where_there_is_one(tmp_path):
+def test_the_demo_page_is_served_if_it_exists(tmp_path):
     with client_of(Settings(demo=tmp_path / "demo.html")) as client:
         assert "vitreous demo" in sentence(client.get("/demo"), 404)
         assert client.get("/api/about").json()["demo"] is False
@@ -225,13 +225,13 @@ def test_the_demo_page_is_served_where_there_is_one(tmp_path):
 @pytest.mark.parametrize(
     "model", ["timm:vit_base_patch16_224", "hf:google/vit-base-patch16-224", "../scenes", "/etc/passwd", "Scenes"]
 )
-def test_no_model_from_the_network_but_those_on_offer(client, model):
+def test_only_offered_models_are_loaded(client, model):
     assert "scenes-biased" in sentence(client.get("/api/model", params={"name": model}), 404)
     sentence(client.post("/api/says", json={**SUBJECT, "model": model}), 404)
     sentence(client.get("/api/seen", params={**SUBJECT, "model": model}), 404)
 
 
-def test_a_folder_offers_its_checkpoints_and_nothing_outside(tmp_path):
+def test_only_checkpoints_inside_the_folder_are_offered(tmp_path):
     folder, outside = tmp_path / "models", tmp_path / "secret.safetensors"
     folder.mkdir()
     outside.write_bytes(b"x")
@@ -269,7 +269,7 @@ def test_invalid_models_are_refused_at_start(tmp_path):
         ("ixg(" + "(" * 100, "not closed"),
     ],
 )
-def test_invalid_specs_are_refused_with_the_way_out(client, method, expected):
+def test_invalid_specs_are_refused_with_valid_alternatives(client, method, expected):
     assert expected in sentence(client.post("/api/explain", json={**SUBJECT, "method": method, "targets": [1]}), 422)
 
 
@@ -304,10 +304,10 @@ def test_removing_a_patch_outside_the_grid_is_refused(client):
     assert "0 to 195" in sentence(client.post("/api/says", json={**SUBJECT, "removed": [196]}), 422)
 
 
-# ── faults, and patience that ends ───────────────────────────────────────────────────────────────
+# ── internal errors and timeouts ──────────────────────────────────────────────────────────────────
 
 
-def test_a_fault_of_the_program_is_one_sentence(client, monkeypatch, caplog):
+def test_an_internal_error_is_reported_in_one_line(client, monkeypatch, caplog):
     def broken(*_):
         raise RuntimeError("the abacus\nfell from /home/somebody")
 
@@ -316,7 +316,7 @@ def test_a_fault_of_the_program_is_one_sentence(client, monkeypatch, caplog):
 
     assert "RuntimeError" in said
     assert "somebody" not in said
-    assert "the abacus" in caplog.text  # for whoever runs it
+    assert "the abacus" in caplog.text  # for the operator of the server
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The page in a real browser: what a user does, and what is then shown."""
+"""The page in a real browser: user actions and their results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Visit:
         self.open(address, fragment)
 
     def open(self, address: str, fragment: str = "") -> None:
-        """Load the page anew; nothing of the last one stays, since it stores nothing in the browser."""
+        """Load the page again; it has no state of the last visit, since it stores nothing in the browser."""
         if self.requests:
             self.page.goto("about:blank")  # from the same address, a fragment alone would load nothing
         self.page.goto(f"{address}/{fragment}")
@@ -77,7 +77,7 @@ class Visit:
         self.check(address)
 
     def check(self, address: str) -> None:
-        """Nothing was complained of, and nothing was asked of another server; what comes next is counted anew."""
+        """No errors in the console, and no requests to other servers; both lists are cleared."""
         complaints, requests = self.complaints[:], self.requests[:]
         self.complaints.clear()
         assert complaints == []
@@ -245,7 +245,9 @@ def test_the_page_explains_the_prediction(untouched):
     seen.page.click("#because >> text=Remove them")
     seen.until("document.getElementById('says-name').textContent === 'square-window house'")
     assert re.match(r"Without \d+ patches it now predicts square-window house", seen.says())
-    assert seen.page.evaluate("document.activeElement.textContent") == "Restore them"  # drawn anew, it keeps the focus
+    assert (
+        seen.page.evaluate("document.activeElement.textContent") == "Restore them"
+    )  # it keeps the focus when it is drawn again
     seen.page.keyboard.press("Enter")
     seen.until("document.getElementById('says-lead').textContent === 'The model predicts'")
 
@@ -270,7 +272,7 @@ def test_patches_are_removed_with_the_mouse_and_restored(untouched):
     for left in (28, 21, 14, 7):  # one stroke is one step
         seen.page.click("#undo")
         seen.until("n => document.getElementById('says-lead').textContent.startsWith(`Without ${n} `)", arg=left)
-    mouse.click(*at(7, 6))  # a patch that is gone comes back
+    mouse.click(*at(7, 6))  # a removed patch is restored
     seen.until("document.getElementById('says-lead').textContent.startsWith('Without 6 ')")
     seen.page.click("#restore")
     seen.until("document.getElementById('says-lead').textContent === 'The model predicts'")
@@ -331,14 +333,14 @@ def test_a_link_to_an_evicted_image_asks_for_it_and_works_after_its_upload(bare_
         assert page.locator(".chip").count() == 2
 
 
-def test_a_file_that_is_no_image_is_refused_with_a_sentence(bare_page, served):
+def test_a_file_that_is_no_image_is_refused_with_a_message(bare_page, served):
     page = bare_page
     page.goto(served.address)
     page.wait_for_selector(".row")
     page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": b"nonsense"})
     page.wait_for_selector("#trouble:visible")
     assert page.inner_text("#trouble").startswith("That is not an image, or a damaged one")
-    assert page.locator(".row").count() >= 5  # what was there stays
+    assert page.locator(".row").count() >= 5  # the earlier content stays
 
 
 def test_two_classes_and_more_methods(visit):
@@ -432,7 +434,7 @@ def test_a_link_restores_the_screen(visit):
     again = visit(link)
 
     again.until("document.getElementById('says-lead').textContent.startsWith('Without')")
-    again.until("document.getElementById('code').textContent !== ''")  # it is asked for after the map
+    again.until("document.getElementById('code').textContent !== ''")  # requested after the map
     assert again.says() == seen.says()
     assert again.shares() == seen.shares()
     for probe in ("#share-says", "#film-sum b", "#code", "#chips"):
@@ -463,7 +465,7 @@ def test_image_scores_and_code_can_be_downloaded(visit, tmp_path, monkeypatch):
     assert [entry["method"] for entry in entries] == METHODS
     monkeypatch.chdir(tmp_path)
     names: dict = {"__name__": "exported"}
-    exec(compile(seen.page.text_content("#code"), "exported", "exec"), names)  # the lines as they stand on the screen
+    exec(compile(seen.page.text_content("#code"), "exported", "exec"), names)  # the lines on the screen
     for entry in entries:
         scores = names["maps"][entry["method"]].patches[0].tolist()
         assert entry["classes"][0]["scores"] == pytest.approx(scores, abs=1e-6, rel=1e-4)
@@ -584,7 +586,7 @@ def test_partial_maps_are_shown_with_their_number_of_samples(bare_page, slow_ser
     assert page.locator(".card.partial").count() == 0
 
 
-def test_a_method_that_cannot_finish_says_so_before_it_starts(bare_page, slow_server):
+def test_a_method_that_cannot_finish_is_refused_before_it_starts(bare_page, slow_server):
     page = bare_page
     page.goto(f"{slow_server.address}/#method=scorecam%2Bplus")
     sentence = "'scorecam+plus' takes 1,740 passes of this model, about 174 s here, and a request may take 60 s"
@@ -592,7 +594,7 @@ def test_a_method_that_cannot_finish_says_so_before_it_starts(bare_page, slow_se
     assert page.inner_text("#because").startswith(f"There is no map to rank patches by: {sentence}")
 
 
-def test_the_last_partial_map_stays_when_the_rest_fails(bare_page, slow_server):
+def test_the_last_partial_map_is_kept_when_sampling_fails(bare_page, slow_server):
     page = bare_page
 
     def fail_last(route):

@@ -81,7 +81,7 @@ def test_the_shares_are_those_of_the_library(small, method):
     torch.testing.assert_close(scores, pair.map("b").flatten().float(), rtol=1e-3, atol=1e-5)
 
 
-def test_the_embedding_is_what_the_classifier_reads():
+def test_the_embedding_is_the_input_of_the_classifier():
     vit = vitreous.load("scenes")
     images = vit.preprocess.batch([scene(6), scene(4)])
     tower = without_classifier(vit)
@@ -92,7 +92,7 @@ def test_the_embedding_is_what_the_classifier_reads():
     assert without_classifier(tower) is tower
 
 
-def test_what_does_not_fit_is_refused_with_one_sentence(small):
+def test_invalid_requests_are_refused_with_a_message(small):
     def refused(status: int, **changes: object) -> str:
         answer = small.post("/api/pairs/explain", json={**BODY, **changes})
         assert answer.status_code == status, answer.text
@@ -113,7 +113,7 @@ def test_what_does_not_fit_is_refused_with_one_sentence(small):
     assert "'occlusion' would take about 17 s" in answer.json()["error"]
 
 
-def test_words_are_compared_where_there_is_a_text_tower(texts):
+def test_words_are_compared_if_there_is_a_text_tower(texts):
     from fastapi.testclient import TestClient
 
     from vitreous.web.app import create_app

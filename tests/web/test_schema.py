@@ -1,4 +1,4 @@
-"""The endpoints keep to their OpenAPI document, whatever they are sent."""
+"""The endpoints follow their OpenAPI document for any input."""
 
 from __future__ import annotations
 

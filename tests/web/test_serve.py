@@ -1,4 +1,4 @@
-"""`vitreous serve`, as it is typed."""
+"""The command `vitreous serve`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_it_prints_its_address_and_ends_on_sigint(tmp_path):
     assert running.returncode in (0, 130)
 
 
-def test_a_port_in_use_is_refused_in_one_sentence(capsys):
+def test_a_port_in_use_is_refused_with_a_message(capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -53,7 +53,7 @@ def test_invalid_models_are_reported_before_anything_is_served(tmp_path, capsys)
     assert capsys.readouterr().err.count("error: no ") == 2
 
 
-def test_it_listens_on_this_machine_unless_told_otherwise():
+def test_it_listens_on_localhost_by_default():
     listening, settings = listen(Settings(port=0))
     with listening:
         assert listening.getsockname()[0] == "127.0.0.1"

@@ -1,4 +1,4 @@
-"""Whatever spec a request writes, the answer is 200 or 4xx with one sentence, never 500."""
+"""For any spec in a request the response is 200 or 4xx with a message, never 500."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker: a bounded queue before one thread, batches, abandoned work, deadlines; and its cache."""
+"""The worker: a bounded queue in front of one thread, batches, abandoned jobs, deadlines, and its cache."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def worker():
 
 
 class Gate:
-    """Work that waits until it is let through, and remembers what it was given."""
+    """A job that waits until it is released, and records its inputs."""
 
     def __init__(self) -> None:
         self.begun, self.open = threading.Event(), threading.Event()

@@ -44,28 +44,28 @@ class Chapter:
 CHAPTERS = (
     Chapter(
         "One object",
-        "Which pixels make the class is known: the outline. A good map lies inside it.",
+        "The pixels that determine the class are known: the outline. A good map lies inside it.",
         "scenes",
         "single",
     ),
     Chapter(
-        "Two objects, two questions",
-        "The same image, explained for one object and then for the other. A map that explains a class must move with the "
-        "question; attention rollout cannot.",
+        "Two objects, two classes",
+        "The same image, explained for one object and then for the other. A map that explains a class must change with the "
+        "class; attention rollout cannot.",
         "scenes",
         "pair",
         every_object=True,
     ),
     Chapter(
-        "One mark decides",
+        "One mark determines the class",
         "Two classes that differ in one mark only: a smile or a frown, two spots or six. The mark alone is the evidence.",
         "scenes",
         "part",
     ),
     Chapter(
         "A shortcut, exposed",
-        "A second model was trained where a small domino in a corner gives the class away. Here the domino is moved to another "
-        "class: the model follows it, and a faithful map shows that it looks at the domino and not at the object.",
+        "A second model was trained where a small domino in a corner determines the class. Here the domino is that of another "
+        "class: the prediction follows it, and a faithful map shows that the model uses the domino and not the object.",
         "scenes-biased",
         "shortcut",
         mark="moved",

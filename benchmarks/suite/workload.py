@@ -1,4 +1,4 @@
-"""What every module of cases is given: a seeded model of a known size, and images for it."""
+"""Model with random weights, device and images that every module of cases measures."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ WORDS = {"ti": "ViT-Ti/16", "b": "ViT-B/16", "l": "ViT-L/16", "eva": "EVA-L/14 a
 
 
 @dataclass(frozen=True)
-class Bed:
-    """A model on a device, and a batch of images; `quick` asks for fewer and smaller cases."""
+class Workload:
+    """A model on a device, and a batch of images; with `quick` there are fewer and smaller cases."""
 
     device: str
     size: str
@@ -42,7 +42,7 @@ class Bed:
     dtype: torch.dtype = torch.float32
     quick: bool = False
     arithmetic: str = ""  # "tf32" or "bf16" in a float32 model
-    floor: nn.Module | None = None  # the module that floors run, if it is not `model`: in bfloat16, converted
+    floor: nn.Module | None = None  # module of the baselines if it is not `model`: in bfloat16, with converted weights
 
     @property
     def cuda(self) -> bool:
@@ -50,7 +50,7 @@ class Bed:
 
     @property
     def few(self) -> Tensor:
-        """On a GPU, images that keep it busy and a long row short."""
+        """Images of long rows: on a GPU only as many as keep it busy."""
         return self.images[: FEW.get(self.size, self.batch)] if self.cuda else self.images
 
     @property
@@ -59,14 +59,14 @@ class Bed:
 
     @property
     def one_backward(self) -> Callable[[], Tensor]:
-        """The floor of a gradient method."""
+        """The baseline of a gradient method."""
         if self.floor is None:
-            return lambda: backward(self.model, self.images)
+            return lambda: run_backward(self.model, self.images)
         floor, images = self.floor, self.images.to(torch.bfloat16)
-        return lambda: backward(floor, images)
+        return lambda: run_backward(floor, images)
 
 
-def lay(
+def make_workload(
     size: str = "ti",
     device: str = "cpu",
     batch: int = 8,
@@ -74,11 +74,11 @@ def lay(
     quick: bool = False,
     arithmetic: str = "",
     **changes: Any,
-) -> Bed:
-    """A bed with random weights; `changes` go to timm (`depth=`, `img_size=`, …).
+) -> Workload:
+    """A workload with random weights; `changes` are arguments of timm (`depth=`, `img_size=`, …).
 
-    `arithmetic` "tf32" is set for the whole process, so that both sides of every row have it; in "bf16" the library computes in
-    bfloat16 products, and floors run a module whose weights were converted.
+    `arithmetic` "tf32" is set for the whole process, so that it applies to both sides of every row; in "bf16" the library computes
+    products in bfloat16, and baselines run a module whose weights were converted.
     """
     if arithmetic:
         Flags.of(tf32=arithmetic == "tf32").apply()
@@ -89,18 +89,18 @@ def lay(
     vit = vitreous.wrap(model)
     images = torch.randn(batch, 3, *vit.size, generator=torch.Generator().manual_seed(1))
     floor = copy.deepcopy(model).to(torch.bfloat16) if arithmetic == "bf16" else None
-    return Bed(device, size, model, vit, images.to(device, dtype), batch, dtype, quick, arithmetic, floor)
+    return Workload(device, size, model, vit, images.to(device, dtype), batch, dtype, quick, arithmetic, floor)
 
 
-def backward(model: nn.Module, images: Tensor) -> Tensor:
-    """The floor of a gradient method: one plain forward, and one backward of the largest logit to the pixels."""
+def run_backward(model: nn.Module, images: Tensor) -> Tensor:
+    """The baseline of a gradient method: one forward pass, and one backward pass from the largest logit to the pixels."""
     leaf = images.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(model(leaf).amax(-1).sum(), leaf)
     return gradient
 
 
 @torch.no_grad()
-def forward(model: nn.Module, images: Tensor, count: int | None = None) -> None:
-    """The floor of a method that samples: `count` images through the plain model, `images` of them at a time."""
+def run_forward(model: nn.Module, images: Tensor, count: int | None = None) -> None:
+    """The baseline of a sampling method: `count` images through the model, in batches of the size of `images`."""
     for start in range(0, len(images) if count is None else count, len(images)):
         model(images if count is None else images[: count - start])
