@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
-from vitreous.core.errors import SpecError
+from vitreous.core.errors import SpecError, VitreousError
 
 FLAGS = {
     "models": "--model",
@@ -42,6 +43,14 @@ class Origin:
             return SpecError(f"{self.flags[key]}: {sentence}" if key in self.flags else sentence)
         line = self.line(key, value)
         return SpecError(f"'{self.name}'{f', line {line}' if line else ''}: {sentence}")
+
+    @contextmanager
+    def blame(self, key: str, value: Any = None) -> Iterator[None]:
+        """Context manager in which errors of the library become those of `wrong`."""
+        try:
+            yield
+        except VitreousError as problem:
+            raise self.wrong(str(problem), key, value) from None
 
     def line(self, key: str, value: Any = None) -> int | None:
         """Number (from 1) of the line that contains the quoted value, else of the one that sets the key, else None."""

@@ -6,22 +6,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from vitreous.bench.plan_check import check_classes, note_other_classes
+from vitreous.bench.plan_check import LOOK, check_model, find_annotations, make_target_error, note_other_classes
 from vitreous.bench.plan_source import FLAGS, Origin
 from vitreous.bench.pool import count_cores
 from vitreous.bench.run_progress import RunProgress
-from vitreous.bench.worker_job import load_cached
-from vitreous.core.errors import DataError, VitreousError
+from vitreous.core.errors import DataError
 from vitreous.mapping.explain import MapExplainer, SliceRows
 from vitreous.mapping.job import BATCH_SIZE, MapJob, Share, Slice, iterate_slices
 from vitreous.mapping.local import decode, explain_slices
 from vitreous.mapping.shard_files import FolderState, ShardWriter, inspect_folder
 from vitreous.mapping.source import ImageSource, open_source
-
-LOOK = 16  # images that are read to find out whether there are labels
 
 
 class MapProgress(RunProgress):
@@ -188,41 +186,20 @@ def check_job(job: MapJob, device: str | None) -> tuple[MapJob, list[str]]:
         If the job cannot run; the message is one sentence and names the flag.
     """
     origin = Origin(flags=FLAGS)
-    try:
+    with origin.blame("datasets", job.spec):
         source = open_source(job.spec, job.images)
         labelled = has_labels(source)
-    except VitreousError as problem:
-        raise origin.wrong(str(problem), "datasets", job.spec) from None
     if job.targets in ("label", "predicted+label", "pair") and not labelled:
-        raise origin.wrong(
-            f'targets = "{job.targets}" needs labels, and dataset {job.spec!r} has none; "predicted" would work',
-            "targets",
-        )
-    try:
-        model = load_cached(job.model, job.precision, device or choose_default_device())
-    except VitreousError as problem:
-        raise origin.wrong(str(problem), "models", job.model.name) from None
-    if model.vit.preprocess is None:
-        raise origin.wrong(f"model {job.model.name!r} does not say how images are prepared", "models", job.model.name)
-    check_classes(job.targets, model.vit, origin)
+        raise make_target_error(job.targets, "labels", job.spec, origin)
+    model = check_model(job.model, job.precision, device or choose_default_device(), [job.targets], origin)
     note = note_other_classes(model.vit, job.model.label, source.classes, source.name)
     return replace(job, weights=model.weights), [note] if note else []
 
 
 def has_labels(source: ImageSource) -> bool:
-    """Whether one of the first readable images has a label; raises `DataError` if none of them can be read."""
-    readable = 0
+    """Whether one of the first images of a part has a label; raises `DataError` if none of them can be read."""
     for part in source.parts:
-        for tried, item in enumerate(part.items(0)):
-            if tried == LOOK:
-                break
-            try:
-                sample = part.load(item)
-            except DataError:
-                continue
-            readable += 1
-            if sample.label is not None or sample.cover is not None:
-                return True
-        if readable:
-            return False
+        annotations = find_annotations(partial(part.load, item) for item in islice(part.items(0), LOOK))
+        if annotations is not None:
+            return "labels" in annotations
     raise DataError(f"none of the first images of '{source.spec}' can be read")
