@@ -139,7 +139,7 @@ def test_rows_come_in_the_order_of_the_plan_with_the_columns_that_are_asked_for(
 @pytest.mark.slow
 def test_memory_of_a_scan_does_not_grow_with_the_rows(tmp_path, monkeypatch):
     """Arrow memory while a store is read: the parts that are kept, whatever the number of rows."""
-    monkeypatch.setattr("vitreous.bench.store_scan.PART_BYTES", 1 << 19)
+    monkeypatch.setattr("vitreous.bench.store.PART_BYTES", 1 << 19)
     peaks = []
     for images in (50 * CELL, 200 * CELL):
         with fill_store(tmp_path / str(images), images) as store:

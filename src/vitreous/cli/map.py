@@ -102,15 +102,13 @@ def choose_pipeline(workers: int, ray: str | None, gpus: float | None, shard: st
 
     from vitreous.bench.plan import parse_fraction
     from vitreous.mapping.job import Share
-    from vitreous.mapping.run import run_map
+    from vitreous.mapping.run import run_map, run_replicas
 
     if ray is not None:
         from vitreous.mapping.ray_data import run_on_ray
 
         return partial(run_on_ray, address=ray, workers=workers if workers > 1 else None, gpus=gpus)
     if workers > 1:
-        from vitreous.mapping.replicas import run_replicas
-
         return partial(run_replicas, workers=workers)
     if shard is None:
         return run_map

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitreous.bench.labelled_batch import add_predicted, find_invalid_rows, needs_logits, resolve_fixed_targets
-from vitreous.bench.worker import format_error
+from vitreous.bench.worker import format_error, free_memory
 from vitreous.bench.worker_job import LoadedModel, load_cached
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.cuda_graphs import GraphCache
@@ -108,8 +108,11 @@ class MapExplainer:
     def explain_images(self, launched: Launched, positions: Sequence[int], images: Tensor) -> None:
         """Explain some images; if that fails, each half is tried separately, and one image becomes a failed row."""
         batch = launched.batch
+        labels, rivals = (
+            torch.tensor([column[position] for position in positions]) for column in (batch.labels, batch.rival_labels)
+        )
         try:
-            targets, roles = self.collect_targets(batch, positions)
+            targets, roles = resolve_fixed_targets(self.vit, self.job.targets, labels, rivals)
             reasons = {} if targets is None else find_invalid_rows(targets, roles, self.vit.outputs)
             for row, reason in reasons.items():
                 key = batch.keys[positions[row]]
@@ -129,21 +132,10 @@ class MapExplainer:
                 key = batch.keys[positions[0]]
                 launched.failures.append((batch.places[positions[0]], key, format_error(problem)))
                 return
-            if isinstance(problem, torch.OutOfMemoryError):
-                problem.__traceback__ = None  # its frames keep references to the tensors to be freed
-                torch.cuda.empty_cache()
+            free_memory(problem)
             half = len(positions) // 2
             self.explain_images(launched, positions[:half], images[:half])
             self.explain_images(launched, positions[half:], images[half:])
-
-    def collect_targets(
-        self, batch: ImageBatch, positions: Sequence[int]
-    ) -> tuple[Int[Tensor, "n k"] | None, tuple[str, ...]]:
-        """Target classes that do not depend on the model, or None, and the roles of all target columns."""
-        labels, rivals = (
-            torch.tensor([column[position] for position in positions]) for column in (batch.labels, batch.rival_labels)
-        )
-        return resolve_fixed_targets(self.vit, self.job.targets, labels, rivals)
 
     def explain_targets(
         self,

@@ -243,7 +243,7 @@ def inspect_folder(
     states: dict[str, ShardState] = {}
     for path in sorted(folder.glob("maps-*.parquet")):
         shard = read_state(path)
-        if shard is None and read_about(path) is None and not is_parquet(path):
+        if shard is None and not is_parquet(path):
             path.unlink()  # cut short by a power failure
             continue
         if shard is None or shard.run != job.run:
