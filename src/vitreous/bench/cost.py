@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
+from vitreous.bench.model_options import load_cached
 from vitreous.bench.plan import Evaluation, Plan
 from vitreous.bench.pool import list_devices
 from vitreous.bench.work_cells import WorkCell
-from vitreous.bench.worker_job import load_cached
 from vitreous.capture.probe import probe_of
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, resolve_metric

@@ -119,15 +119,13 @@ def resolve_checkpoint(value: Any, info: ValidationInfo) -> str | None:
 
 
 def check_part(part: str, info: ValidationInfo) -> str:
-    try:
-        parse_fraction(part or "1/1")
-    except SpecError as problem:
-        raise get_origin(info).wrong(f"part = {part!r} {problem}", "part") from None
+    with get_origin(info).blame("part"):
+        parse_fraction(part or "1/1", "part =")
     return part
 
 
-def parse_fraction(text: str) -> tuple[int, int]:
-    """Parse "i/n", such as "2/8" for the second of eight.
+def parse_fraction(text: str, name: str) -> tuple[int, int]:
+    """Parse "i/n", such as "2/8" for the second of eight; `name` says in errors what it is.
 
     Raises
     ------
@@ -136,7 +134,7 @@ def parse_fraction(text: str) -> tuple[int, int]:
     """
     number, slash, count = text.partition("/")
     if not (slash and number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
-        raise SpecError("is not understood; write i/n with i from 1 to n, for example 2/8")
+        raise SpecError(f"{name} {text!r} is not understood; write i/n with i from 1 to n, for example 2/8")
     return int(number), int(count)
 
 

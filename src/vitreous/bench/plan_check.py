@@ -7,10 +7,10 @@ from functools import partial
 
 import torch
 
+from vitreous.bench.model_options import LoadedModel, load_cached
 from vitreous.bench.plan import DataSpec, Evaluation, ModelSpec, Plan, Targets
 from vitreous.bench.plan_source import FLAGS, Origin
 from vitreous.bench.work_cells import choose_places, open_cached
-from vitreous.bench.worker_job import LoadedModel, load_cached
 from vitreous.capture.targets import class_indices
 from vitreous.core.errors import DataError, SpecError, VitreousError
 from vitreous.data import Dataset, Sample

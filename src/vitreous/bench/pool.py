@@ -22,8 +22,7 @@ import torch
 from vitreous.bench.plan import Plan
 from vitreous.bench.run import run_cell
 from vitreous.bench.signals import children_ignore_terminal, deferred_signals
-from vitreous.bench.work_cells import WorkCell
-from vitreous.bench.worker_job import Outcome, PlanJob
+from vitreous.bench.work_cells import Outcome, PlanJob, WorkCell
 from vitreous.capture.threads import given_cores
 from vitreous.core.errors import Caveat, ModelError
 

@@ -16,8 +16,7 @@ from typing import Any
 
 from vitreous.bench.pool import LOSSES, Executor, count_cores, make_failed_outcome
 from vitreous.bench.run import run_cell
-from vitreous.bench.work_cells import WorkCell
-from vitreous.bench.worker_job import Outcome, PlanJob
+from vitreous.bench.work_cells import Outcome, PlanJob, WorkCell
 from vitreous.core.errors import DataError, SpecError
 
 JOBS: dict[str, PlanJob] = {}  # in a worker: the job, fetched once per worker

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -12,10 +11,10 @@ import torch
 
 from vitreous.bench.keys import hash_key
 from vitreous.bench.labelled_batch import LabelledBatch, prepare_batch
+from vitreous.bench.model_options import load_cached
 from vitreous.bench.plan import Plan
-from vitreous.bench.work_cells import WorkCell, open_cached
+from vitreous.bench.work_cells import Outcome, PlanJob, ResultColumn, WorkCell, open_cached
 from vitreous.bench.worker import compute, format_error, make_failure_columns
-from vitreous.bench.worker_job import Outcome, PlanJob, ResultColumn, load_cached
 from vitreous.capture.precision import computing, effective_precision
 from vitreous.data import Dataset, batches
 from vitreous.explanation import precision_of
@@ -30,7 +29,6 @@ def run_cell(job: PlanJob, cell: WorkCell) -> Outcome:
 
     Errors of single images, methods and metrics become rows with an error message; they do not stop the cell.
     """
-    begun = time.perf_counter()
     plan, model, data = job.plan, job.plan.models[cell.model], job.plan.datasets[cell.dataset]
     loaded, dataset = load_cached(model, plan.precision, job.device or plan.device), open_cached(data)
     outcome = Outcome(cell, model.label, data.label)
@@ -40,7 +38,6 @@ def run_cell(job: PlanJob, cell: WorkCell) -> Outcome:
     with torch.inference_mode(False), computing(precision, loaded.vit.device):
         run = CellRun(job, loaded.vit, loaded.weights, dataset, outcome)
         run.run_places(cell.places, plan.batch_size or plan.slice)
-    outcome.seconds = time.perf_counter() - begun
     return outcome
 
 

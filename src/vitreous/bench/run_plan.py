@@ -12,8 +12,15 @@ from vitreous.bench.plan import Plan
 from vitreous.bench.pool import Executor, run_serially
 from vitreous.bench.signals import deferred_signals
 from vitreous.bench.store import Store
-from vitreous.bench.work_cells import WorkCell, fingerprint_cells, open_cached, select_shard, split_plan
-from vitreous.bench.worker_job import Outcome, PlanJob
+from vitreous.bench.work_cells import (
+    Outcome,
+    PlanJob,
+    WorkCell,
+    fingerprint_cells,
+    open_cached,
+    select_shard,
+    split_plan,
+)
 
 PATIENCE = 2.0  # seconds to collect outcomes before writing, to avoid many small files
 MESSAGES = 100  # different error messages that are counted one by one

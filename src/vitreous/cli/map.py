@@ -112,10 +112,7 @@ def choose_pipeline(workers: int, ray: str | None, gpus: float | None, shard: st
         return partial(run_replicas, workers=workers)
     if shard is None:
         return run_map
-    try:
-        number, count = parse_fraction(shard)
-    except SpecError as problem:
-        raise SpecError(f"--shard {shard!r} {problem}") from None
+    number, count = parse_fraction(shard, "--shard")
     return partial(run_map, share=Share(number - 1, count))
 
 

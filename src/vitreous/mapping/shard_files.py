@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 from vitreous.bench.atomic_files import put_whole
 from vitreous.bench.signals import deferred_signals
 from vitreous.core.errors import DataError
-from vitreous.mapping.explain import SliceRows
+from vitreous.mapping.explain import SliceRows, map_schema
 from vitreous.mapping.job import FORMAT, MapJob, name_shard
-from vitreous.mapping.rows import map_schema
 from vitreous.mapping.source import ImageSource
 
 if TYPE_CHECKING:
