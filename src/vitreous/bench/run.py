@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,7 +15,7 @@ from vitreous.bench.labelled_batch import LabelledBatch, prepare_batch
 from vitreous.bench.model_options import load_cached
 from vitreous.bench.plan import Plan
 from vitreous.bench.work_cells import Outcome, PlanJob, ResultColumn, WorkCell, open_cached
-from vitreous.bench.worker import compute, format_error, make_failure_columns
+from vitreous.bench.worker import compute, format_error
 from vitreous.capture.precision import computing, effective_precision
 from vitreous.data import Dataset, batches
 from vitreous.explanation import precision_of
@@ -143,26 +144,26 @@ class CellRun:
                 column = self.columns[place]
                 for row, fragment in enumerate(fragments):
                     if keys[row][place]:
-                        about = {"key": keys[row][place], **batch.about(row), **fragment}
-                        self.append_row(column, about, batch.evidence(row, column.metric))
+                        evidence = batch.evidence(row, column.metric)
+                        about = {"key": keys[row][place], "evidence": evidence, **batch.about(row), **fragment}
+                        self.append_row(column, about)
 
-    def append_row(self, column: ResultColumn, columns: dict[str, Any], evidence: str) -> None:
+    def append_row(self, column: ResultColumn, columns: dict[str, Any]) -> None:
         """Append a row with its provenance to the outcome, and its error message to the outcome's failures."""
         row = {
             "error": None,
             "model": self.outcome.model,
             "dataset": self.outcome.dataset,
             "method": column.spec,
-            "evidence": evidence,
+            "evidence": "",
             "device": str(self.vit.device),
             "torch": torch.__version__,
             **self.provenance(column),
             **columns,
         }
         if column.metric is not None:
-            row = {"metric": column.metric.spec, "higher_is_better": column.metric.higher_is_better, **row}
-        else:
-            row.pop("value", None)
+            metric = {"metric": column.metric.spec, "higher_is_better": column.metric.higher_is_better}
+            row = {"value": math.nan, **metric, **row}
         self.outcome.rows[column.kind].append(row)
         if row["error"] is not None:
             self.outcome.failed.append(f"{row['method']} on {self.outcome.model}: {row['error']}")
@@ -181,7 +182,7 @@ class CellRun:
                 metric=column.metric_id,
             )
             keys.append(own)
-            self.append_row(column, {"key": own, **where, **make_failure_columns(message)}, "")
+            self.append_row(column, {"key": own, "error": message, **where})
         self.outcome.listed[image_key] = [("", -1, keys)]
         self.outcome.failed[before:] = [message]
 

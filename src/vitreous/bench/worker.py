@@ -62,7 +62,7 @@ def compute(
     def retry(problem: Exception, metrics: Sequence[Metric | None]) -> list[list[Fragment]]:
         """Try two halves of the batch if single images or memory may be the cause; else every row gets the error."""
         if len(subject) == 1 or isinstance(problem, SpecError | ModelError):
-            return [[make_failure_columns(format_error(problem))] * subject.rows for _ in metrics]
+            return [[{"error": format_error(problem)}] * subject.rows for _ in metrics]
         free_memory(problem)
         half = len(subject) // 2
         halves = (subject.only(range(half)), subject.only(range(half, len(subject))))
@@ -101,11 +101,6 @@ def free_memory(problem: Exception) -> None:
     if isinstance(problem, torch.OutOfMemoryError):
         problem.__traceback__ = None  # its frames keep references to the tensors to be freed
         torch.cuda.empty_cache()
-
-
-def make_failure_columns(message: str) -> Fragment:
-    """Columns of a row that failed."""
-    return {"error": message, "value": float("nan")}
 
 
 def format_error(problem: Exception) -> str:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from dataclasses import fields as fields_of
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitreous.bench.labelled_batch import add_predicted, find_invalid_rows, needs_logits, resolve_fixed_targets
+from vitreous.bench.labelled_batch import TargetClasses, resolve_targets
 from vitreous.bench.model_options import LoadedModel, load_cached
 from vitreous.bench.rows import COLUMNS, make_arrow_schema, to_half_precision
 from vitreous.bench.worker import format_error, free_memory
@@ -64,14 +64,13 @@ def map_schema() -> pa.Schema:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MapRows:
-    """Maps of one method for n images with k targets each, on the CPU."""
+    """Maps of one method for n images of a batch, at some positions, with k targets each, on the CPU."""
 
     method: str
     question: str
     roles: tuple[str, ...]
-    keys: Sequence[str]
-    places: Sequence[int]
-    labels: Sequence[int]
+    batch: ImageBatch
+    positions: Sequence[int]
     maps: Float[Tensor, "r h w"]
     score: Float[Tensor, " r"] | None
     targets: Int[Tensor, "n k"]
@@ -84,18 +83,18 @@ class MapRows:
         """The rows as a table; `names` are the class names."""
         import pyarrow as pa
 
-        share, count = len(self.roles), len(self.maps)
+        count, positions = len(self.maps), np.repeat(self.positions, len(self.roles))
         grids, scales = to_half_precision(self.maps.numpy())
         targets = self.targets.numpy().ravel()
         offsets = np.arange(count + 1, dtype=np.int32) * grids.shape[1]
         columns: dict[str, Any] = {
-            "key": [key for key in self.keys for _ in range(share)],
-            "index": np.repeat(np.asarray(self.places), share),
+            "key": [self.batch.keys[position] for position in positions],
+            "index": np.array(self.batch.places)[positions],
             "target": targets,
             "target_name": [names[target] for target in targets],
-            "role": list(self.roles) * len(self.keys),
-            "label": np.repeat(np.asarray(self.labels), share),
-            "predicted": np.repeat(self.predicted.numpy(), share),
+            "role": list(self.roles) * len(self.positions),
+            "label": np.array(self.batch.labels)[positions],
+            "predicted": np.repeat(self.predicted.numpy(), len(self.roles)),
             "probability": self.probability.numpy().ravel(),
             "method": [self.method] * count,
             "question": [self.question] * count,
@@ -218,19 +217,15 @@ class MapExplainer:
             torch.tensor([column[position] for position in positions]) for column in (batch.labels, batch.rival_labels)
         )
         try:
-            targets, roles = resolve_fixed_targets(self.vit, self.job.targets, labels, rivals)
-            reasons = {} if targets is None else find_invalid_rows(targets, roles, self.vit.outputs)
-            for row, reason in reasons.items():
-                key = batch.keys[positions[row]]
-                launched.failures.append((batch.places[positions[row]], key, f"{key!r} has {reason}"))
-            fit_rows = [row for row in range(len(positions)) if row not in reasons]
-            if not fit_rows:
+            targets = resolve_targets(self.vit, self.job.targets, labels, rivals)
+            keys = [batch.keys[position] for position in positions]
+            targets, valid, reasons = targets.keep_valid(keys, self.vit.outputs)
+            launched.failures += [(batch.places[positions[row]], keys[row], why) for row, why in reasons.items()]
+            if not valid:
                 return
             if reasons:
-                index = torch.tensor(fit_rows)
-                images, positions = images[index.to(images.device)], [positions[row] for row in fit_rows]
-                targets = None if targets is None else targets[index]
-            launched.rows += self.explain_targets(batch, positions, images, targets, roles)
+                images, positions = images[valid], [positions[row] for row in valid]
+            launched.rows += self.explain_targets(batch, positions, images, targets)
         except Exception as problem:
             if isinstance(problem, SpecError | ModelError):
                 raise
@@ -248,28 +243,29 @@ class MapExplainer:
         batch: ImageBatch,
         positions: Sequence[int],
         images: Float[Tensor, "n 3 H W"],
-        given: Int[Tensor, "n k"] | None,
-        roles: tuple[str, ...],
+        classes: TargetClasses,
     ) -> list[MapRows]:
         """Rows of every method; tensors of the result may still be on their way from the device."""
         probes: dict[str | None, BlackBoxProbe] = {}  # by precision; methods of one precision share the forward pass
         rows: list[MapRows] = []
-        if given is not None:
-            given = given.to(self.vit.device, non_blocking=self.vit.device.type == "cuda")
-        targets, logits = None if needs_logits(given, roles) else given, None
+        if classes.given is not None:
+            given = classes.given.to(self.vit.device, non_blocking=self.vit.device.type == "cuda")
+            classes = replace(classes, given=given)
+        targets, logits = None if classes.need_logits else classes.given, None
         for method in self.methods:
             precision, score = self.precision_of(method), self.score_function(method)
             with computing(precision, self.vit.device):
-                if self.replays(method, images, given, roles):
-                    attribution = run_recorded(self.graphs, self.vit, images, ClassTarget(given), method, score)
+                if self.replays(method, images, classes):
+                    attribution = run_recorded(self.graphs, self.vit, images, ClassTarget(classes.given), method, score)
                     assert attribution.logits is not None
-                    logits, targets = attribution.logits[:: len(roles)], attribution.targets.view(len(images), -1)
+                    logits = attribution.logits[:: len(classes.roles)]
+                    targets = attribution.targets.view(len(images), -1)
                 else:
                     probe = probes.get(precision) or probe_of(self.vit, images, targets)
                     if logits is None:
                         logits = probe.full_logits
-                        if needs_logits(given, roles):
-                            targets = add_predicted(logits, given, roles)
+                        if classes.need_logits:
+                            targets = classes.add_predicted(logits)
                             probe = probe_of(self.vit, images, targets)
                         targets = probe.targets.view(len(images), -1)
                     probes[precision] = probe
@@ -280,10 +276,9 @@ class MapExplainer:
                 MapRows(
                     method=method.spec,
                     question=score.name,
-                    roles=roles,
-                    keys=[batch.keys[position] for position in positions],
-                    places=[batch.places[position] for position in positions],
-                    labels=[batch.labels[position] for position in positions],
+                    roles=classes.roles,
+                    batch=batch,
+                    positions=positions,
                     maps=to_cpu(attribution.maps().float()),
                     score=None if attribution.score is None else to_cpu(attribution.score.double()),
                     targets=to_cpu(targets),
@@ -295,13 +290,13 @@ class MapExplainer:
             )
         return rows
 
-    def replays(self, method: Method, images: Tensor, given: Int[Tensor, "n k"] | None, roles: tuple[str, ...]) -> bool:
+    def replays(self, method: Method, images: Tensor, classes: TargetClasses) -> bool:
         """Whether a batch is computed as a CUDA graph: of one method, of the usual size, with targets known before."""
         self.usual_size = max(self.usual_size, len(images))
         return (
             len(self.methods) == 1
             and len(images) == self.usual_size
-            and not needs_logits(given, roles)
+            and not classes.need_logits
             and can_be_recorded(method, self.vit)
         )
 
