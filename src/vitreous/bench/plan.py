@@ -367,12 +367,8 @@ class Plan:
     @property
     def run(self) -> str:
         """Name of the run: hash of the fields that affect the rows and of the library's version."""
-        import vitreous
-
         entries = asdict(self, dict_factory=use_hashed_names)
-        own = {name: value for name, value in entries.items() if name not in NOT_HASHED}
-        text = json.dumps({**own, "vitreous": vitreous.__version__}, sort_keys=True, default=str)
-        return blake2b(text.encode(), digest_size=8).hexdigest()
+        return hash_entries({name: value for name, value in entries.items() if name not in NOT_HASHED})
 
     @property
     def toml(self) -> str:
@@ -383,6 +379,14 @@ class Plan:
 def use_hashed_names(entries: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """Entries with the names that hashes are made of: `images` is still `pictures`, so that runs of 0.1 are continued."""
     return {"pictures" if name == "images" else name: value for name, value in entries}
+
+
+def hash_entries(entries: Mapping[str, Any]) -> str:
+    """Name of a run: hash of entries and of the library's version."""
+    import vitreous
+
+    text = json.dumps({**entries, "vitreous": vitreous.__version__}, sort_keys=True, default=str)
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def to_toml(plan: Plan) -> str:

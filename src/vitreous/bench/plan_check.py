@@ -13,7 +13,7 @@ from vitreous.bench.plan_source import FLAGS, Origin
 from vitreous.bench.work_cells import choose_places, open_cached
 from vitreous.capture.targets import class_indices
 from vitreous.core.errors import DataError, SpecError, VitreousError
-from vitreous.data import Dataset, Sample
+from vitreous.data import Sample
 from vitreous.metrics.metric import METRICS, Metric, resolve_metric
 from vitreous.models.model import BlackBox
 
@@ -117,14 +117,13 @@ def check_data(data: DataSpec, evaluation: Evaluation, origin: Origin) -> None:
     It must be readable, have as many images as the plan asks for, and have the annotations that metrics and targets
     need.
     """
-    dataset = open_checked(data, origin)
+    annotations = list_annotations(data, origin)
     try:
         choose_places(data, evaluation)
     except SpecError as problem:
         raise origin.wrong(str(problem), "images") from None
     except DataError as problem:
         raise origin.wrong(str(problem), "subset", data.subset) from None
-    annotations = list_annotations(dataset, data, origin)
     for spec in evaluation.metrics:
         if lacking := describe_missing(resolve_metric(spec), annotations):
             raise origin.wrong(
@@ -150,22 +149,21 @@ def note_other_classes(vit: BlackBox, label: str, classes: tuple[str, ...] | Non
     return f"the classes of {dataset} ({classes[0]}, …) are not those of {label} ({vit.classes[0]}, …); labels are counted as they are"
 
 
-def open_checked(data: DataSpec, origin: Origin) -> Dataset:
-    """Open a dataset; raise `SpecError` if it cannot be opened or has no images."""
+def list_annotations(data: DataSpec, origin: Origin) -> set[str]:
+    """Names of the annotations that at least one of the first `LOOK` images of a dataset has.
+
+    Raises
+    ------
+    SpecError
+        If the dataset cannot be opened, or has no images, or none of these can be read.
+    """
     with origin.blame("datasets", data.spec):
         dataset = open_cached(data)
         if not len(dataset):
             raise DataError(f"dataset {data.label!r} holds no image")
-    return dataset
-
-
-def list_annotations(dataset: Dataset, data: DataSpec, origin: Origin) -> set[str]:
-    """Names of the annotations that at least one of the first `LOOK` readable images has."""
-    annotations = find_annotations(partial(dataset.__getitem__, place) for place in range(min(len(dataset), LOOK)))
-    if annotations is None:
-        raise origin.wrong(
-            f"none of the first {LOOK} images of dataset {data.label!r} can be read", "datasets", data.spec
-        )
+        annotations = find_annotations(partial(dataset.__getitem__, place) for place in range(min(len(dataset), LOOK)))
+        if annotations is None:
+            raise DataError(f"none of the first {LOOK} images of dataset {data.label!r} can be read")
     return annotations
 
 
@@ -205,5 +203,5 @@ def list_metrics_for(data: DataSpec, origin: Origin) -> tuple[str, ...]:
 
 def keep_measurable(metrics: Sequence[str], data: DataSpec, origin: Origin) -> tuple[str, ...]:
     """The metrics among `metrics` that a dataset has annotations for."""
-    annotations = list_annotations(open_checked(data, origin), data, origin)
+    annotations = list_annotations(data, origin)
     return tuple(spec for spec in metrics if not describe_missing(resolve_metric(spec), annotations))

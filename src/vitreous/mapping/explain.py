@@ -174,8 +174,8 @@ class MapExplainer:
     """
 
     def __init__(self, job: MapJob, device: str) -> None:
-        self.job = job
         self.model: LoadedModel = load_cached(job.model, job.precision, device)
+        self.job = replace(job, weights=self.model.weights)
         self.vit = self.model.vit
         if self.vit.preprocess is None:
             raise ModelError(f"model {job.model.name!r} does not say how images are prepared; give --mean and --std")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -57,7 +56,7 @@ def run_on_ray(
             gpus = float(options.get("device") != "cpu" and resources.get("GPU", 0) >= 1)
         replicas = workers or max(1, int(resources["GPU"] // gpus if gpus else resources.get("CPU", 1)))
         explainer = MapExplainer(job, "cpu")  # for the metadata; the model is loaded on the CPU and not run
-        explainer.job = job = replace(job, weights=explainer.model.weights)
+        job = explainer.job  # with the hash of the weights
         run = MapRun.begin(job, folder, options)
         parts = [part for part in range(len(run.source.parts)) if part not in run.state.parts]
         batch_size = options.get("batch_size") or BATCH_SIZE["cuda" if gpus else "cpu"]

@@ -169,7 +169,7 @@ def run_map(
         If the source cannot be read, or the folder holds maps of another job.
     """
     explainer = MapExplainer(job, options.get("device") or choose_default_device())
-    explainer.job = job = replace(job, weights=explainer.model.weights)
+    job = explainer.job  # with the hash of the weights
     run = MapRun.begin(job, folder, options)
     device_type = explainer.vit.device.type
     batch_size = options.get("batch_size") or BATCH_SIZE.get(device_type, 16)
