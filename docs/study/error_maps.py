@@ -16,7 +16,8 @@ from study.error_fits import QUESTIONS, SIZES, draw_subsets, fit_maps
 from torch import Tensor
 
 import vitreous
-from vitreous.bench.plan import DataSpec, Evaluation, parse_fraction
+from vitreous.bench.plan import DataSpec, Evaluation
+from vitreous.bench.plan_source import parse_fraction
 from vitreous.bench.work_cells import choose_places
 from vitreous.core.errors import Caveat
 from vitreous.data import open_dataset

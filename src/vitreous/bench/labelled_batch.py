@@ -6,14 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.bench.keys import digest, hash_tensor
-from vitreous.bench.plan import Targets
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.probe import probe_of
 from vitreous.capture.targets import class_indices
@@ -21,6 +20,9 @@ from vitreous.data import Batch
 from vitreous.metrics.metric import Metric
 from vitreous.models.model import BlackBox
 from vitreous.models.tensor_types import Images
+
+if TYPE_CHECKING:
+    from vitreous.bench.plan import Targets
 
 EVIDENCE = ("labels", "objects", "rivals", "boxes")
 

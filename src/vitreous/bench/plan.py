@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from hashlib import blake2b
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from vitreous.bench.plan_source import Origin
+from vitreous.bench.keys import hash_entries, use_hashed_names
+from vitreous.bench.plan_source import Origin, parse_fraction
 from vitreous.core.deprecation import renamed_attributes
 from vitreous.core.errors import DataError, SpecError
 
 try:
     from pydantic import ConfigDict, Field, ValidationError, ValidationInfo
     from pydantic.functional_validators import AfterValidator, BeforeValidator, PlainValidator, WrapValidator
-except ImportError:
-    raise DataError("plans are validated with pydantic: pip install 'vitreous[bench]'") from None
+except ImportError as problem:
+    raise DataError("plans are validated with pydantic: pip install 'vitreous[bench]'") from problem
 
 Precision = Literal["float32", "tf32", "bf16", "auto", "float64"]
 PRECISIONS = get_args(Precision)
@@ -122,20 +122,6 @@ def check_part(part: str, info: ValidationInfo) -> str:
     with get_origin(info).blame("part"):
         parse_fraction(part or "1/1", "part =")
     return part
-
-
-def parse_fraction(text: str, name: str) -> tuple[int, int]:
-    """Parse "i/n", such as "2/8" for the second of eight; `name` says in errors what it is.
-
-    Raises
-    ------
-    SpecError
-        If the text does not have this form with 1 ≤ i ≤ n.
-    """
-    number, slash, count = text.partition("/")
-    if not (slash and number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
-        raise SpecError(f"{name} {text!r} is not understood; write i/n with i from 1 to n, for example 2/8")
-    return int(number), int(count)
 
 
 def none_for(word: str) -> BeforeValidator:
@@ -374,19 +360,6 @@ class Plan:
     def toml(self) -> str:
         """The plan as TOML that `read_plan` can read; includes entries that were given as flags."""
         return to_toml(self)
-
-
-def use_hashed_names(entries: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Entries with the names that hashes are made of: `images` is still `pictures`, so that runs of 0.1 are continued."""
-    return {"pictures" if name == "images" else name: value for name, value in entries}
-
-
-def hash_entries(entries: Mapping[str, Any]) -> str:
-    """Name of a run: hash of entries and of the library's version."""
-    import vitreous
-
-    text = json.dumps({**entries, "vitreous": vitreous.__version__}, sort_keys=True, default=str)
-    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def to_toml(plan: Plan) -> str:

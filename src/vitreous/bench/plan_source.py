@@ -70,3 +70,17 @@ def suggest(word: str, candidates: Sequence[str]) -> str:
     """Suggest the closest known word, or list all of them."""
     close = get_close_matches(word, candidates, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(candidates)}"
+
+
+def parse_fraction(text: str, name: str) -> tuple[int, int]:
+    """Parse "i/n", such as "2/8" for the second of eight; `name` says in errors what it is.
+
+    Raises
+    ------
+    SpecError
+        If the text does not have this form with 1 ≤ i ≤ n.
+    """
+    number, slash, count = text.partition("/")
+    if not (slash and number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
+        raise SpecError(f"{name} {text!r} is not understood; write i/n with i from 1 to n, for example 2/8")
+    return int(number), int(count)

@@ -6,14 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vitreous.bench.keys import hash_key
 from vitreous.bench.labelled_batch import LabelledBatch, prepare_batch
 from vitreous.bench.model_options import load_cached
-from vitreous.bench.plan import Plan
 from vitreous.bench.work_cells import Outcome, PlanJob, ResultColumn, WorkCell, open_cached
 from vitreous.bench.worker import compute, format_error
 from vitreous.capture.precision import computing, effective_precision
@@ -21,6 +20,9 @@ from vitreous.data import Dataset, batches
 from vitreous.explanation import precision_of
 from vitreous.models.image_input import Preprocess
 from vitreous.models.model import BlackBox
+
+if TYPE_CHECKING:
+    from vitreous.bench.plan import Plan
 
 KEY_PRECISION = {"bf16": "bf16 products"}  # rows of "bf16" were computed with bfloat16 weights before 0.2
 

@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitreous.bench.keys import digest, hash_identity
 from vitreous.bench.model_options import stamp_file
-from vitreous.bench.plan import DataSpec, Evaluation, Plan, parse_fraction
+from vitreous.bench.plan_source import parse_fraction
 from vitreous.core.errors import SpecError
 from vitreous.data import Dataset, open_dataset, read_subset, subset
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, resolve_metric
+
+if TYPE_CHECKING:
+    from vitreous.bench.plan import DataSpec, Evaluation, Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ def choose_pipeline(workers: int, ray: str | None, gpus: float | None, shard: st
     """The function that runs a job: in this process, in several, on Ray, or a share of it for a job array."""
     from functools import partial
 
-    from vitreous.bench.plan import parse_fraction
+    from vitreous.bench.plan_source import parse_fraction
     from vitreous.mapping.job import Share
     from vitreous.mapping.run import run_map, run_replicas
 

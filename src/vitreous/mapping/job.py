@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from vitreous.bench.plan import ModelSpec, Targets, hash_entries, use_hashed_names
+from vitreous.bench.keys import hash_entries, use_hashed_names
 from vitreous.core.deprecation import renamed_attributes
 from vitreous.mapping.source import ImageSource, SourceItem
+
+if TYPE_CHECKING:
+    from vitreous.bench.plan import ModelSpec, Targets
 
 FORMAT = "vitreous.maps/2"
 SHARD_SIZE = 4096  # images in an output file
