@@ -40,41 +40,35 @@ NOT_HASHED = ("batch_size", "device", "out", "text", "source", "reproduces", "re
 def described(sentence: str) -> WrapValidator:
     """Validator that replaces pydantic's error message by a sentence, which may contain `{key}` and `{value!r}`."""
 
-    def validate(value: Any, check: Callable[[Any], Any], info: ValidationInfo) -> Any:
+    def validate(value: Any, check: Callable[[Any], Any], info: ValidationInfo[Origin]) -> Any:
         try:
             return check(value)
         except ValidationError:
             owner = f" of {info.data['name']!r}" if "name" in info.data else ""
             negated = "" if "{value" in sentence else f", not {value!r}"
             key = str(info.field_name)
-            raise get_origin(info).wrong(sentence.format(key=key + owner, value=value) + negated, key) from None
+            raise info.context.wrong(sentence.format(key=key + owner, value=value) + negated, key) from None
 
     return WrapValidator(validate)
 
 
-def get_origin(info: ValidationInfo) -> Origin:
-    """Source of the plan that is checked."""
-    assert isinstance(info.context, Origin)
-    return info.context
-
-
-def to_list(value: Any, info: ValidationInfo) -> list[Any]:
+def to_list(value: Any, info: ValidationInfo[Origin]) -> list[Any]:
     """Convert an entry to a list; raise `SpecError` if it is empty or of another type."""
     entries = [value] if isinstance(value, str | dict) else value
     if not isinstance(entries, list | tuple) or not entries:
         key = str(info.field_name)
-        raise get_origin(info).wrong(f"{key} is a list with at least one entry, not {value!r}", key)
+        raise info.context.wrong(f"{key} is a list with at least one entry, not {value!r}", key)
     return list(entries)
 
 
-def parse_specs(value: Any, info: ValidationInfo) -> tuple[str, ...] | None:
+def parse_specs(value: Any, info: ValidationInfo[Origin]) -> tuple[str, ...] | None:
     """Canonical specs of methods or metrics; raise `SpecError` if one is invalid or occurs twice."""
     from vitreous.methods.spec import resolve
     from vitreous.metrics.metric import resolve_metric
 
     if value is None:
         return None
-    key, origin = str(info.field_name), get_origin(info)
+    key, origin = str(info.field_name), info.context
     text_by_spec: dict[str, str] = {}
     for text in to_list(value, info):
         if not isinstance(text, str):
@@ -97,29 +91,29 @@ def parse_targets(value: Any) -> Targets:
     raise ValueError
 
 
-def parse_score_function(value: str | None, info: ValidationInfo) -> str | None:
+def parse_score_function(value: str | None, info: ValidationInfo[Origin]) -> str | None:
     """Canonical name of a score function."""
     from vitreous.capture.score_function import resolve_score_function
 
-    with get_origin(info).blame("question", value):
+    with info.context.blame("question", value):
         return None if value is None else resolve_score_function(value).name
 
 
-def resolve_checkpoint(value: Any, info: ValidationInfo) -> str | None:
+def resolve_checkpoint(value: Any, info: ValidationInfo[Origin]) -> str | None:
     """Path of an existing checkpoint; `~` and the prefix `assets:` (VITREOUS_ASSETS) are expanded as for datasets."""
     from vitreous.data.reader import expand_path
 
     if value is None:
         return None
-    with get_origin(info).blame("checkpoint", str(value)):
+    with info.context.blame("checkpoint", str(value)):
         path = expand_path(str(value))
         if not path.is_file():
             raise SpecError(f"the checkpoint '{value}' of {info.data.get('name')!r} does not exist; give a local file")
     return str(path)
 
 
-def check_part(part: str, info: ValidationInfo) -> str:
-    with get_origin(info).blame("part"):
+def check_part(part: str, info: ValidationInfo[Origin]) -> str:
+    with info.context.blame("part"):
         parse_fraction(part or "1/1", "part =")
     return part
 
@@ -185,7 +179,7 @@ class ModelSpec:
         object.__setattr__(self, "label", self.label or self.name)
 
 
-def gather_arguments(entry: Any, info: ValidationInfo) -> Any:
+def gather_arguments(entry: Any, info: ValidationInfo[Origin]) -> Any:
     """Entry of a model as a table, whose `arguments` are all entries that `ModelSpec` does not have."""
     if not isinstance(entry, Mapping):
         return {"name": entry}
@@ -194,7 +188,7 @@ def gather_arguments(entry: Any, info: ValidationInfo) -> Any:
     for key, value in arguments.items():
         if not isinstance(value, str | int | float | bool | list):
             sentence = f"{key} of model {entry.get('name')!r} is a number, a word, true or false, not {value!r}"
-            raise get_origin(info).wrong(sentence, key)
+            raise info.context.wrong(sentence, key)
     pairs = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in arguments.items())
     return {**{key: value for key, value in entry.items() if key in own}, "arguments": pairs}
 
