@@ -174,7 +174,7 @@ def prepare_batch(
     if not good:
         return None, failures
     index = torch.tensor(good)
-    probe = probe_of(vit, batch.images[index], None if targets.need_logits else targets.given)
+    probe = probe_of(vit, batch.images[index], None if targets.need_logits else targets.fixed)
     logits = probe.full_logits.cpu()
     if targets.need_logits:
         classes, front = targets.add_predicted(logits), None
@@ -220,25 +220,25 @@ class TargetClasses:
 
     Parameters
     ----------
-    given
+    fixed
         Classes that do not depend on the logits; None if all do.
     roles
         Roles of all k target columns.
     """
 
-    given: Int[Tensor, "b n"] | None
+    fixed: Int[Tensor, "b n"] | None
     roles: tuple[str, ...]
 
     @property
     def need_logits(self) -> bool:
         """Whether `add_predicted` has to be called: for top classes, or the predicted class beside the label."""
-        return self.roles == ("predicted", "label") or (self.given is None and self.roles != ("predicted",))
+        return self.roles == ("predicted", "label") or (self.fixed is None and self.roles != ("predicted",))
 
     def add_predicted(self, logits: Float[Tensor, "b c"]) -> Int[Tensor, "b k"]:
         """The predicted class beside the given label, or the top classes."""
-        if self.given is None:
+        if self.fixed is None:
             return logits.topk(len(self.roles)).indices
-        return torch.cat([logits.argmax(-1, keepdim=True), self.given], 1)
+        return torch.cat([logits.argmax(-1, keepdim=True), self.fixed], 1)
 
     def keep_valid(self, keys: Sequence[str], classes: int) -> tuple[TargetClasses, list[int], dict[int, str]]:
         """Leave out images without a valid target.
@@ -255,13 +255,13 @@ class TargetClasses:
         tuple
             The targets of the other images, the indices of these, and a message by index for those left out.
         """
-        if self.given is None:
+        if self.fixed is None:
             return self, list(range(len(keys))), {}
-        named = self.roles[-self.given.shape[1] :]  # the predicted class, which comes first, is always valid
-        reasons = (explain_invalid_target(row, named, classes) for row in self.given.tolist())
+        named = self.roles[-self.fixed.shape[1] :]  # the predicted class, which comes first, is always valid
+        reasons = (explain_invalid_target(row, named, classes) for row in self.fixed.tolist())
         messages = {row: f"{keys[row]!r} has {reason}" for row, reason in enumerate(reasons) if reason}
         valid = [row for row in range(len(keys)) if row not in messages]
-        return replace(self, given=self.given[valid]), valid, messages
+        return replace(self, fixed=self.fixed[valid]), valid, messages
 
 
 def resolve_targets(
@@ -281,8 +281,8 @@ def resolve_targets(
         case str():
             count = min(int(targets.split()[1]), vit.outputs)
             return TargetClasses(None, tuple(f"top {place + 1}" for place in range(count)))
-    given = class_indices(vit, [list(targets)] * len(labels), len(labels))
-    return TargetClasses(given, ("class",) * len(targets))
+    classes = class_indices(vit, [list(targets)] * len(labels), len(labels))
+    return TargetClasses(classes, ("class",) * len(targets))
 
 
 def explain_invalid_target(targets: Sequence[int], roles: tuple[str, ...], classes: int) -> str:

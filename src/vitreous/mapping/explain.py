@@ -248,15 +248,15 @@ class MapExplainer:
         """Rows of every method; tensors of the result may still be on their way from the device."""
         probes: dict[str | None, BlackBoxProbe] = {}  # by precision; methods of one precision share the forward pass
         rows: list[MapRows] = []
-        if classes.given is not None:
-            given = classes.given.to(self.vit.device, non_blocking=self.vit.device.type == "cuda")
-            classes = replace(classes, given=given)
-        targets, logits = None if classes.need_logits else classes.given, None
+        if classes.fixed is not None:
+            fixed = classes.fixed.to(self.vit.device, non_blocking=self.vit.device.type == "cuda")
+            classes = replace(classes, fixed=fixed)
+        targets, logits = None if classes.need_logits else classes.fixed, None
         for method in self.methods:
             precision, score = self.precision_of(method), self.score_function(method)
             with computing(precision, self.vit.device):
                 if self.replays(method, images, classes):
-                    attribution = run_recorded(self.graphs, self.vit, images, ClassTarget(classes.given), method, score)
+                    attribution = run_recorded(self.graphs, self.vit, images, ClassTarget(classes.fixed), method, score)
                     assert attribution.logits is not None
                     logits = attribution.logits[:: len(classes.roles)]
                     targets = attribution.targets.view(len(images), -1)
