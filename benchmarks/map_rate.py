@@ -34,10 +34,9 @@ import torch
 from PIL import Image
 
 from vitreous.bench.plan import ModelSpec
-from vitreous.mapping.decode import ImageBatch, decode_slice
+from vitreous.mapping.decode import ImageBatch, decode, decode_slice
 from vitreous.mapping.explain import MapExplainer
 from vitreous.mapping.job import MapJob, Share, SliceRange, iterate_slices
-from vitreous.mapping.local import decode
 from vitreous.mapping.run import MapProgress, iterate_pending_slices, run_map
 from vitreous.mapping.shard_files import FolderState
 from vitreous.mapping.source import open_source

@@ -22,8 +22,7 @@ def measure_throughput(workers: int, threads: int, pictures: int, cut: int) -> f
     """Images per second after all workers have started."""
     from vitreous.bench.plan_parser import plan_from_flags
     from vitreous.bench.pool import processes
-    from vitreous.bench.work_cells import split_plan
-    from vitreous.bench.worker_job import PlanJob
+    from vitreous.bench.work_cells import PlanJob, split_plan
 
     plan = plan_from_flags(
         models=["scenes"],

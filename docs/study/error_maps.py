@@ -16,7 +16,8 @@ from study.error_fits import QUESTIONS, SIZES, draw_subsets, fit_maps
 from torch import Tensor
 
 import vitreous
-from vitreous.bench.plan import DataSpec, Evaluation, parse_fraction
+from vitreous.bench.plan import DataSpec, Evaluation
+from vitreous.bench.plan_source import parse_fraction
 from vitreous.bench.work_cells import choose_places
 from vitreous.core.errors import Caveat
 from vitreous.data import open_dataset
@@ -63,7 +64,7 @@ def choose_photographs(name: str, count: int | None = None, part: str = "2/2", s
 
 def read_places(name: str, vit: Any, places: Sequence[int], size: int, shard: str = "1/1") -> Iterator[Batch]:
     """Batches of these images; with shard "i/n" every n-th batch from the i-th on."""
-    number, count = parse_fraction(shard)
+    number, count = parse_fraction(shard, "--shard")
     starts = range(0, len(places), size)[number - 1 :: count]
     own = [place for start in starts for place in places[start : start + size]]
     yield from batches(open_dataset(f"assets:{name}"), vit.preprocess, own, size)

@@ -23,9 +23,9 @@ COLUMNS = ("model", "picture", "method", "metric", "value")
 
 def write_table(path: Path, device: str | None = None, images: int | None = None) -> int:
     """Write the table of every model, frame and method; returns its number of rows."""
+    from vitreous.bench.model_options import load_cached
     from vitreous.bench.plan_parser import read_plan
     from vitreous.bench.pool import list_devices
-    from vitreous.bench.worker_job import load_cached
     from vitreous.data.reader import expand_path
 
     plan = read_plan(Path(__file__).parent / "plans" / "skipplus.toml", device=device)

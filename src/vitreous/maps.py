@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
 
 from vitreous.bench.rows import need_pyarrow
 from vitreous.core.errors import DataError
@@ -16,11 +19,12 @@ from vitreous.data.batch import collate, preprocess_sample
 from vitreous.front import load
 from vitreous.mapping.shard_files import list_complete_files, read_about
 from vitreous.mapping.source import open_source
-from vitreous.mapping.stored_map import StoredMap, as_attribution, group_places, runs_of_equal
 from vitreous.measure import evaluate
 from vitreous.methods.attribution import Attribution
+from vitreous.methods.attribution_files import read_preprocess
 from vitreous.methods.attribution_rows import join_attributions
 from vitreous.metrics.metric import Metric
+from vitreous.models.vit import Layout
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +33,47 @@ if TYPE_CHECKING:
 DESCRIBED = ("index", "target", "target_name", "role", "label", "predicted", "probability")
 
 __all__ = ["MapFolder", "StoredMap", "read"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredMap:
+    """One row: an image, target and method, and the map as an `Attribution` of one row.
+
+    Parameters
+    ----------
+    key
+        Key of the image in its dataset.
+    index
+        Its index there.
+    target, target_name, role
+        The explained class, its name, and why it was explained: "predicted", "label", "rival", "class", "top 1", ….
+    label, predicted
+        True class (−1 if unknown) and predicted class.
+    probability
+        Probability of the target.
+    attribution
+        The map.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from vitreous import Attribution
+    >>> from vitreous.maps import StoredMap
+    >>> from vitreous.models.vit import Layout
+    >>> attribution = Attribution(torch.rand(1, 4), Layout((2, 2), (16, 16), 0), torch.tensor([3]), "ixg")
+    >>> StoredMap("cats/1.jpg", 0, 3, "cat", "predicted", -1, 3, 0.9, attribution).target_name
+    'cat'
+    """
+
+    key: str
+    index: int
+    target: int
+    target_name: str
+    role: str
+    label: int
+    predicted: int
+    probability: float
+    attribution: Attribution
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +156,7 @@ class MapFolder:
         iterator of StoredMap
         """
         for table in self.tables(batch_size, **where):
-            attributions = self._attributions(table)
+            attributions = (joined[row] for joined in self._attributions(table) for row in range(len(joined)))
             for row in table.to_pylist():
                 columns = {name: row[name] for name in DESCRIBED}
                 yield StoredMap(key=row[self.key_column], **columns, attribution=next(attributions))
@@ -129,8 +174,7 @@ class MapFolder:
         iterator of Attribution
         """
         for table in self.tables(batch_size, **where):
-            for start, stop in runs_of_equal(table, ("method", "rows", "columns")):
-                yield as_attribution(table.slice(start, stop - start), self.about)
+            yield from self._attributions(table)
 
     def tables(self, batch_size: int = 256, **where: Any) -> Iterator[pa.Table]:
         """The rows as Arrow tables of at most `batch_size` rows; failed rows are left out.
@@ -292,7 +336,10 @@ class MapFolder:
         measured = self.samples(dataset, **where)
         while chunk := list(islice(measured, batch_size)):
             scores: dict[int, float] = {}
-            for places in group_places([(row.attribution.method, row.attribution.layout) for row, _ in chunk]):
+            places_of: dict[Any, list[int]] = {}  # of maps that can be joined
+            for place, (row, _) in enumerate(chunk):
+                places_of.setdefault((row.attribution.method, row.attribution.layout), []).append(place)
+            for places in places_of.values():
                 samples = [preprocess_sample(chunk[place][1], vit.preprocess, vit.preprocess) for place in places]
                 batch = collate(samples, vit.preprocess.size)
                 result = evaluate(
@@ -304,10 +351,9 @@ class MapFolder:
                 yield row, scores[place]
 
     def _attributions(self, table: pa.Table) -> Iterator[Attribution]:
+        """Attributions of consecutive rows of one method and grid size."""
         for start, stop in runs_of_equal(table, ("method", "rows", "columns")):
-            joined = as_attribution(table.slice(start, stop - start), self.about)
-            for row in range(stop - start):
-                yield joined[row]
+            yield as_attribution(table.slice(start, stop - start), self.about)
 
 
 def read(folder: str | Path) -> MapFolder:
@@ -347,3 +393,45 @@ def read(folder: str | Path) -> MapFolder:
             f"'{folder}' holds no maps; `vitreous map DATASET --model … --out {folder}` would put some there"
         )
     return MapFolder(files)
+
+
+def runs_of_equal(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[int, int]]:
+    """Start and stop of consecutive rows that are equal in some columns."""
+    start = 0
+    for _, group in groupby(zip(*(table[name].to_pylist() for name in columns), strict=True)):
+        stop = start + len(list(group))
+        yield start, stop
+        start = stop
+
+
+def as_attribution(table: pa.Table, metadata: Mapping[str, Any]) -> Attribution:
+    """Rows of one method and grid size as one `Attribution`; `metadata` is that of the file."""
+    first = table.slice(0, 1).to_pylist()[0]
+    shape = (first["rows"], first["columns"])
+    grids = table["grid"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    scores = grids.astype(np.float32).reshape(len(table), -1) * table["scale"].to_numpy()[:, None]
+    maps = torch.from_numpy(scores)
+    about = metadata.get("layout") or {"grid": (), "patch": (), "prefix": 0}
+    is_patch_grid = tuple(about["grid"]) == shape
+    has_patches = first["native"] != "pixel" or is_patch_grid
+    layout = (
+        Layout(tuple(about["grid"]), tuple(about["patch"]), about["prefix"])
+        if is_patch_grid
+        else Layout(shape, (1, 1), 0)
+    )
+    preprocess = metadata.get("preprocess")
+    provenance = metadata.get("provenance", {}).get(first["method"])
+    score = table["score"].to_numpy()
+    return Attribution(
+        patches=maps if has_patches else None,
+        native_pixels=None if has_patches else maps.view(len(table), *shape),
+        native="patch" if has_patches else "pixel",
+        layout=layout,
+        targets=torch.from_numpy(table["target"].to_numpy().copy()),
+        method=first["method"],
+        signed=bool(first["signed"]),
+        score=None if np.isnan(score).all() else torch.from_numpy(score.copy()),
+        names=tuple(table["target_name"].to_pylist()),
+        provenance=provenance or {"question": first["question"], "model": first.get("model")},
+        preprocess=None if preprocess is None else read_preprocess(preprocess),
+    )

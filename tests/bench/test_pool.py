@@ -18,13 +18,13 @@ import torch
 from tests.bench.fixture import fill, small_plan, told
 from tests.forked import forked_context, run_forked
 from vitreous.bench import pool
+from vitreous.bench.model_options import load_cached
 from vitreous.bench.plan import Plan
 from vitreous.bench.pool import WorkerPool, make_failed_outcome, processes, run_serially
 from vitreous.bench.run import run_cell
 from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
-from vitreous.bench.work_cells import open_cached, split_plan
-from vitreous.bench.worker_job import PlanJob, load_cached
+from vitreous.bench.work_cells import PlanJob, open_cached, split_plan
 
 
 def same(folder: Path, other: Path) -> bool:

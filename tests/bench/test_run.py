@@ -17,8 +17,7 @@ from vitreous.bench.keys import hash_identity, hash_tensor, hash_weights
 from vitreous.bench.run import run_cell
 from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
-from vitreous.bench.work_cells import split_plan
-from vitreous.bench.worker_job import PlanJob
+from vitreous.bench.work_cells import PlanJob, split_plan
 from vitreous.data import batches, open_dataset
 from vitreous.methods.method import METHODS
 from vitreous.methods.spec import resolve

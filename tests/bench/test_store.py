@@ -14,8 +14,7 @@ from vitreous.bench import index_db
 from vitreous.bench.atomic_files import read_part, write_part
 from vitreous.bench.rows import to_table
 from vitreous.bench.store import Store
-from vitreous.bench.work_cells import WorkCell
-from vitreous.bench.worker_job import Outcome
+from vitreous.bench.work_cells import Outcome, WorkCell
 from vitreous.core.errors import DataError
 
 

@@ -186,7 +186,7 @@ def known_job(spec: str):
 
 @pytest.mark.slow
 def test_processes_and_replicas_give_the_same_rows(finished, tmp_path, monkeypatch):
-    from vitreous.mapping.replicas import run_replicas
+    from vitreous.mapping.run import run_replicas
 
     context = forked_context()  # for replicas too, as for decoding processes
     with monkeypatch.context() as patch:
@@ -202,12 +202,12 @@ def test_processes_and_replicas_give_the_same_rows(finished, tmp_path, monkeypat
 @pytest.mark.slow
 def test_errors_of_decoding_processes_are_reported(finished, files, tmp_path, monkeypatch):
     """A process that dies ends the run, which can go on; a damaged tar file is named."""
-    from vitreous.mapping import local
+    from vitreous.mapping import decode
 
     forked_context()
 
     pids: list[int] = []
-    take = local.take_from_slot
+    take = decode.take_from_slot
 
     def kill_decoders(batch, slot):
         for child in multiprocessing.active_children():
@@ -217,7 +217,7 @@ def test_errors_of_decoding_processes_are_reported(finished, files, tmp_path, mo
 
     spec = write_tars(tmp_path / "tars", files * 4, per_tar=48)
     with monkeypatch.context() as patch:
-        patch.setattr(local, "take_from_slot", kill_decoders)
+        patch.setattr(decode, "take_from_slot", kill_decoders)
         with pytest.raises(DataError, match=r"a decoding process died .* run the same command again"):
             run(spec, tmp_path / "maps", decoding=2, batch_size=1, shard_size=48)
     assert len(pids) == 3

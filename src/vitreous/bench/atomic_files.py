@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitreous.bench.rows import OLD_COLUMNS, rename_columns
 from vitreous.core.errors import DataError
@@ -19,14 +19,19 @@ if TYPE_CHECKING:
 
 def write_part(folder: Path, kind: str, table: pa.Table) -> tuple[str, int]:
     """Write a table as a Parquet file; return its name and its size in bytes."""
-    import pyarrow.parquet as pq
-
-    stream = BytesIO()
-    pq.write_table(table, stream, compression="zstd")
-    data = stream.getvalue()
+    data = encode_parquet(table)
     name = f"{kind}-{hashlib.sha256(data).hexdigest()}.parquet"
     put_whole(folder / name, data)
     return name, len(data)
+
+
+def encode_parquet(table: pa.Table, **options: Any) -> bytes:
+    """Content of a compressed Parquet file; `options` are those of `pyarrow.parquet.write_table`."""
+    import pyarrow.parquet as pq
+
+    stream = BytesIO()
+    pq.write_table(table, stream, compression="zstd", **options)
+    return stream.getvalue()
 
 
 def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:

@@ -12,19 +12,21 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vitreous.bench.plan import Evaluation, Plan
+from vitreous.bench.model_options import load_cached
 from vitreous.bench.pool import list_devices
 from vitreous.bench.work_cells import WorkCell
-from vitreous.bench.worker_job import load_cached
 from vitreous.capture.probe import probe_of
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, resolve_metric
 from vitreous.models.model import BlackBox, Network
 from vitreous.models.vit import ViT
+
+if TYPE_CHECKING:
+    from vitreous.bench.plan import Evaluation, Plan
 
 OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Pow: operator.pow}
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,6 +20,9 @@ from vitreous.data import Batch
 from vitreous.metrics.metric import Metric
 from vitreous.models.model import BlackBox
 from vitreous.models.tensor_types import Images
+
+if TYPE_CHECKING:
+    from vitreous.bench.plan import Targets
 
 EVIDENCE = ("labels", "objects", "rivals", "boxes")
 
@@ -145,7 +148,7 @@ class LabelledBatch:
 
 
 def prepare_batch(
-    vit: BlackBox, batch: Batch, places: Sequence[int], target_spec: str | tuple[int | str, ...]
+    vit: BlackBox, batch: Batch, places: Sequence[int], target_spec: Targets
 ) -> tuple[LabelledBatch | None, list[tuple[str, str]]]:
     """Prepare a batch.
 
@@ -165,19 +168,16 @@ def prepare_batch(
     tuple
         The images that have valid targets (None if there are none), and key and reason for every other image.
     """
-    targets, roles = resolve_fixed_targets(vit, target_spec, batch.labels, batch.rival_labels)
-    reasons = {} if targets is None else find_invalid_rows(targets, roles, vit.outputs)
-    failures = [(batch.keys[place], f"{batch.keys[place]!r} has {why}") for place, why in reasons.items()]
-    good = [place for place in range(len(batch)) if place not in reasons]
+    targets = resolve_targets(vit, target_spec, batch.labels, batch.rival_labels)
+    targets, good, reasons = targets.keep_valid(batch.keys, vit.outputs)
+    failures = [(batch.keys[place], reason) for place, reason in reasons.items()]
     if not good:
         return None, failures
     index = torch.tensor(good)
-    targets = None if targets is None else targets[index]
-    depend_on_logits = needs_logits(targets, roles)
-    probe = probe_of(vit, batch.images[index], None if depend_on_logits else targets)
+    probe = probe_of(vit, batch.images[index], None if targets.need_logits else targets.fixed)
     logits = probe.full_logits.cpu()
-    if depend_on_logits:
-        classes, front = add_predicted(logits, targets, roles), None
+    if targets.need_logits:
+        classes, front = targets.add_predicted(logits), None
     else:
         classes, front = probe.targets.view(len(good), -1).cpu(), probe
     return LabelledBatch(
@@ -186,10 +186,10 @@ def prepare_batch(
         tuple(places[place] for place in good),
         batch.images[index],
         classes,
-        roles,
+        targets.roles,
         batch.labels[index],
         logits,
-        collect_annotations(batch, good, roles),
+        collect_annotations(batch, good, targets.roles),
         front,
     ), failures
 
@@ -214,54 +214,75 @@ def collect_annotations(batch: Batch, indices: Sequence[int], roles: tuple[str, 
     return annotations
 
 
-def resolve_fixed_targets(
-    vit: BlackBox,
-    targets: str | tuple[int | str, ...],
-    labels: Int[Tensor, " b"],
-    rival_labels: Int[Tensor, " b"] | None = None,
-) -> tuple[Int[Tensor, "b k"] | None, tuple[str, ...]]:
-    """Target classes that do not depend on the logits, or None, and the roles of all target columns.
+@dataclass(frozen=True, eq=False)
+class TargetClasses:
+    """Target classes of a batch, as far as they do not depend on the model.
 
-    If `needs_logits` says so, `add_predicted` makes the classes of all columns.
+    Parameters
+    ----------
+    fixed
+        Classes that do not depend on the logits; None if all do.
+    roles
+        Roles of all k target columns.
     """
+
+    fixed: Int[Tensor, "b n"] | None
+    roles: tuple[str, ...]
+
+    @property
+    def need_logits(self) -> bool:
+        """Whether `add_predicted` has to be called: for top classes, or the predicted class beside the label."""
+        return self.roles == ("predicted", "label") or (self.fixed is None and self.roles != ("predicted",))
+
+    def add_predicted(self, logits: Float[Tensor, "b c"]) -> Int[Tensor, "b k"]:
+        """The predicted class beside the given label, or the top classes."""
+        if self.fixed is None:
+            return logits.topk(len(self.roles)).indices
+        return torch.cat([logits.argmax(-1, keepdim=True), self.fixed], 1)
+
+    def keep_valid(self, keys: Sequence[str], classes: int) -> tuple[TargetClasses, list[int], dict[int, str]]:
+        """Leave out images without a valid target.
+
+        Parameters
+        ----------
+        keys
+            Keys of the images, for messages.
+        classes
+            Number of the model's classes.
+
+        Returns
+        -------
+        tuple
+            The targets of the other images, the indices of these, and a message by index for those left out.
+        """
+        if self.fixed is None:
+            return self, list(range(len(keys))), {}
+        named = self.roles[-self.fixed.shape[1] :]  # the predicted class, which comes first, is always valid
+        reasons = (explain_invalid_target(row, named, classes) for row in self.fixed.tolist())
+        messages = {row: f"{keys[row]!r} has {reason}" for row, reason in enumerate(reasons) if reason}
+        valid = [row for row in range(len(keys)) if row not in messages]
+        return replace(self, fixed=self.fixed[valid]), valid, messages
+
+
+def resolve_targets(
+    vit: BlackBox, targets: Targets, labels: Int[Tensor, " b"], rival_labels: Int[Tensor, " b"] | None = None
+) -> TargetClasses:
+    """Target classes of a batch; `targets` is the entry of a plan."""
     match targets:
         case "predicted":
-            return None, ("predicted",)
+            return TargetClasses(None, ("predicted",))
         case "label":
-            return labels[:, None], ("label",)
+            return TargetClasses(labels[:, None], ("label",))
         case "predicted+label":
-            return labels[:, None], ("predicted", "label")
+            return TargetClasses(labels[:, None], ("predicted", "label"))
         case "pair":
             rivals = torch.full_like(labels, -1) if rival_labels is None else rival_labels
-            return torch.stack([labels, rivals], 1), ("label", "rival")
+            return TargetClasses(torch.stack([labels, rivals], 1), ("label", "rival"))
         case str():
             count = min(int(targets.split()[1]), vit.outputs)
-            return None, tuple(f"top {place + 1}" for place in range(count))
-    return class_indices(vit, [list(targets)] * len(labels), len(labels)), ("class",) * len(targets)
-
-
-def needs_logits(targets: Int[Tensor, "b k"] | None, roles: tuple[str, ...]) -> bool:
-    """Whether targets have to be added that depend on the logits: top classes, or the predicted class beside the label."""
-    return roles == ("predicted", "label") or (targets is None and roles != ("predicted",))
-
-
-def add_predicted(
-    logits: Float[Tensor, "b c"], targets: Int[Tensor, "b k"] | None, roles: tuple[str, ...]
-) -> Int[Tensor, "b k"]:
-    """The predicted class beside the given label, or the top classes."""
-    if targets is None:
-        return logits.topk(len(roles)).indices
-    return torch.cat([logits.argmax(-1, keepdim=True), targets], 1)
-
-
-def find_invalid_rows(targets: Int[Tensor, "b k"], roles: tuple[str, ...], classes: int) -> dict[int, str]:
-    """Reason by row, for rows with an invalid target."""
-    named = roles[-targets.shape[1] :]  # the predicted class, which comes first, is always valid
-    return {
-        row: reason
-        for row, row_targets in enumerate(targets.tolist())
-        if (reason := explain_invalid_target(row_targets, named, classes))
-    }
+            return TargetClasses(None, tuple(f"top {place + 1}" for place in range(count)))
+    classes = class_indices(vit, [list(targets)] * len(labels), len(labels))
+    return TargetClasses(classes, ("class",) * len(targets))
 
 
 def explain_invalid_target(targets: Sequence[int], roles: tuple[str, ...], classes: int) -> str:

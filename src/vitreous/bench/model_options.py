@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +18,9 @@ from vitreous.models.class_names import read_class_names
 from vitreous.models.image_input import Preprocess, Triple
 from vitreous.models.model import BlackBox
 from vitreous.models.model_registry import build_named
+
+if TYPE_CHECKING:
+    from vitreous.bench.plan import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +51,12 @@ class ModelOptions:
     @classmethod
     def split(cls, arguments: Mapping[str, Any]) -> tuple[ModelOptions, dict[str, Any]]:
         """Split a model's arguments in a plan into checked options and arguments of the model's builder."""
-        checks = {
-            "classes": check_path, "black_box": check_flag, "mean": check_mean, "std": check_std, "size": check_size,
-            "crop": check_crop,
-        }  # fmt: skip
-        options = {key: checks[key](arguments[key]) for key in OPTION_NAMES if arguments.get(key) is not None}
-        return cls(**options), {key: value for key, value in arguments.items() if key not in OPTION_NAMES}
+        options = {key: parse_option(key, arguments[key]) for key in OPTIONS if arguments.get(key) is not None}
+        return cls(**options), {key: value for key, value in arguments.items() if key not in OPTIONS}
 
     @property
     def changes_preprocess(self) -> bool:
         return any(value is not None for value in (self.mean, self.std, self.size, self.crop))
-
-
-OPTION_NAMES = tuple(field.name for field in fields(ModelOptions))
 
 
 def load_model(
@@ -87,30 +84,50 @@ def load_model(
     """
     options, builder = ModelOptions.split(arguments or {})
     names = None if options.classes is None else read_class_names(options.classes)
-    if options.black_box:
-        return load_black_box(name, checkpoint, pretrained, device, builder, options, names)
-    vit = load(name, checkpoint, pretrained, device, classes=names, size=options.size, **builder)
-    if options.size is not None:
-        check_input_size(vit, options.size)
-    return replace(vit, preprocess=change_preprocess(vit.preprocess, options, vit.name, vit.size))
-
-
-def load_black_box(
-    name: str,
-    checkpoint: str | Path | None,
-    pretrained: bool,
-    device: str | None,
-    builder: dict[str, Any],
-    options: ModelOptions,
-    names: tuple[str, ...] | None,
-) -> BlackBox:
+    if not options.black_box:
+        vit = load(name, checkpoint, pretrained, device, classes=names, size=options.size, **builder)
+        if options.size is not None:
+            check_input_size(vit, options.size)
+        return replace(vit, preprocess=change_preprocess(vit.preprocess, options, vit.name, vit.size))
     built = build_named(name, checkpoint=checkpoint, pretrained=pretrained, device=device or "cpu", **builder)
-    classes = built.classes if names is None else names
-    vit = wrap(built.module, name, preprocess=built.preprocess, classes=classes, black_box=True)
+    vit = wrap(built.module, name, preprocess=built.preprocess, classes=names or built.classes, black_box=True)
     preprocess = change_preprocess(vit.preprocess, options, name, vit.size)
     vit = replace(vit, preprocess=preprocess, size=vit.size if preprocess is None else preprocess.size)
     origin = replace(vit.origin, checkpoint=None if checkpoint is None else str(checkpoint))
     return with_observed_outputs(replace(vit, origin=origin), torch.zeros(1, vit.channels, *vit.size))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedModel:
+    """A model and the hash of its weights."""
+
+    vit: BlackBox
+    weights: str
+
+
+def load_cached(model: ModelSpec, precision: str, device: str | None) -> LoadedModel:
+    """Load a model; the last two are cached per process, until the checkpoint or the file of class names changes."""
+    files = (model.checkpoint, dict(model.arguments).get("classes"))
+    return load_hashed(model, precision, device, "; ".join(map(stamp_file, files)))
+
+
+@lru_cache(maxsize=2)
+def load_hashed(model: ModelSpec, precision: str, device: str | None, stamps: str) -> LoadedModel:
+    """Load a model; its weights are hashed before they are converted to `precision`."""
+    from vitreous.bench.keys import hash_weights
+
+    vit = load_model(model.name, model.checkpoint, model.pretrained, device, dict(model.arguments))
+    weights = hash_weights(vit.module)
+    vit.module.to(torch.float64 if precision == "float64" else torch.float32)
+    return LoadedModel(vit, weights)
+
+
+def stamp_file(file: str | None) -> str:
+    """Size and modification time of a file; an empty string if there is no such file."""
+    if file is None or not Path(file).is_file():
+        return ""
+    stat = Path(file).stat()
+    return f"{stat.st_size} {stat.st_mtime_ns}"
 
 
 def check_input_size(vit: BlackBox, size: tuple[int, int]) -> None:
@@ -153,27 +170,36 @@ def change_preprocess(
 # ── values of options ────────────────────────────────────────────────────────────────────────────
 
 
-def check_path(value: Any) -> str:
+def parse_option(name: str, value: Any) -> Any:
+    """Parse the value of an option; raise `SpecError` if it is invalid."""
+    parse, sentence = OPTIONS[name]
+    try:
+        return parse(value)
+    except (TypeError, ValueError):
+        raise SpecError(sentence.format(value=value)) from None
+
+
+def parse_path(value: Any) -> str:
     if not isinstance(value, str | Path) or not str(value):
-        raise SpecError(f"classes {value!r} is no file; give a file with one class name per line, or JSON")
+        raise TypeError
     return str(value)
 
 
-def check_flag(value: Any) -> bool:
+def parse_flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise SpecError(f"black_box is true or false, not {value!r}")
+        raise TypeError
     return value
 
 
-def check_mean(value: Any) -> Triple:
-    channels = parse_channels("mean", value)
+def parse_mean(value: Any) -> Triple:
+    channels = parse_channels(value)
     if max(map(abs, channels)) > 1:
         raise SpecError(f"mean {value} is not of pixel values from 0 to 1; divide values from 0 to 255 by 255")
     return channels
 
 
-def check_std(value: Any) -> Triple:
-    channels = parse_channels("std", value)
+def parse_std(value: Any) -> Triple:
+    channels = parse_channels(value)
     if any(not 0 < number <= 2 for number in channels):
         raise SpecError(
             f"std {value} is not of pixel values from 0 to 1: it is above 0; divide values from 0 to 255 by 255"
@@ -181,40 +207,48 @@ def check_std(value: Any) -> Triple:
     return channels
 
 
-def parse_channels(name: str, value: Any) -> Triple:
+def parse_channels(value: Any) -> Triple:
     """Parse three numbers: '0.485,0.456,0.406', one number for all channels, or a list."""
-    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
-    try:
-        numbers = [float(part) for part in parts]
-    except (TypeError, ValueError):
-        numbers = []
+    numbers = [float(part) for part in split_value(value, ",")]
     if len(numbers) not in (1, 3) or not all(map(math.isfinite, numbers)):
-        raise SpecError(f"{name} {value} is not understood; write one number or three, such as 0.485,0.456,0.406")
+        raise ValueError
     red, green, blue = numbers * (3 // len(numbers))
     return red, green, blue
 
 
-def check_size(value: Any) -> tuple[int, int]:
+def parse_size(value: Any) -> tuple[int, int]:
     """Parse height and width: '384', '224x320' (height first), a number or a list of two."""
-    parts = (
-        value.lower().split("x") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
-    )
-    try:
-        sides = [int(part) if isinstance(part, str) else part for part in parts]
-    except ValueError:
-        sides = []
+    sides = [int(part) if isinstance(part, str) else part for part in split_value(value, "x")]
     if len(sides) not in (1, 2) or any(not isinstance(side, int) or not 1 <= side <= 16384 for side in sides):
-        raise SpecError(f"size {value} is not understood; write pixels such as 384, or HEIGHTxWIDTH such as 224x320")
+        raise ValueError
     return sides[0], sides[-1]
 
 
-def check_crop(value: Any) -> float:
-    try:
-        share = float(value)
-    except (TypeError, ValueError):
-        share = math.nan
+def parse_crop(value: Any) -> float:
+    share = float(value)
     if not 0 < share <= 1:
-        raise SpecError(
-            f"crop {value} is not understood; write the share that is kept, above 0 and up to 1, such as 0.875"
-        )
+        raise ValueError
     return share
+
+
+def split_value(value: Any, separator: str) -> Sequence[Any]:
+    """Parts of a text or a list; other values are the only part."""
+    if isinstance(value, str):
+        return value.lower().split(separator)
+    return value if isinstance(value, list | tuple) else [value]
+
+
+CHANNELS = "is not understood; write one number or three, such as 0.485,0.456,0.406"
+OPTIONS: dict[
+    str, tuple[Callable[[Any], Any], str]
+] = {  # parser, and error message if it raises ValueError or TypeError
+    "classes": (parse_path, "classes {value!r} is no file; give a file with one class name per line, or JSON"),
+    "black_box": (parse_flag, "black_box is true or false, not {value!r}"),
+    "mean": (parse_mean, "mean {value} " + CHANNELS),
+    "std": (parse_std, "std {value} " + CHANNELS),
+    "size": (parse_size, "size {value} is not understood; write pixels such as 384, or HEIGHTxWIDTH such as 224x320"),
+    "crop": (
+        parse_crop,
+        "crop {value} is not understood; write the share that is kept, above 0 and up to 1, such as 0.875",
+    ),
+}

@@ -1,36 +1,149 @@
-"""The plan of a benchmark: models × datasets × methods × metrics, as plain values that can be pickled."""
+"""The plan of a benchmark: models × datasets × methods × metrics, as plain values that can be pickled.
+
+The types of the fields also declare the entries of a plan file: pydantic checks them when `plan_parser` reads one, with
+its `Origin` as the context. Objects that are created directly are not checked.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from hashlib import blake2b
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
+from vitreous.bench.keys import hash_entries, use_hashed_names
+from vitreous.bench.plan_source import Origin, parse_fraction
 from vitreous.core.deprecation import renamed_attributes
-from vitreous.core.errors import SpecError
+from vitreous.core.errors import DataError, SpecError
+
+try:
+    from pydantic import ConfigDict, Field, ValidationError, ValidationInfo
+    from pydantic.functional_validators import AfterValidator, BeforeValidator, PlainValidator, WrapValidator
+except ImportError as problem:
+    raise DataError("plans are validated with pydantic: pip install 'vitreous[bench]'") from problem
 
 Precision = Literal["float32", "tf32", "bf16", "auto", "float64"]
 PRECISIONS = get_args(Precision)
+Targets: TypeAlias = str | tuple[int | str, ...]
 TARGETS = ("predicted", "label", "predicted+label", "pair")  # also "top 2", "top 3", …, or a tuple of classes
 SLICE = 16
-DEFAULT_METHODS = (
-    "random",
-    "rollout",
-    "gradcam",
-    "genatt",
-    "tokentm",
-    "decompx+skipplus",
-    "fullgrad@libra+plus",
-    "tis(masks=256)",
-)
-ALL, USUAL, PAPER = "all", "usual", "protocol"  # values of metrics (all, usual) and methods (protocol)
-SLOW = ("road",)  # not in usual: solves sparse systems on the CPU, about a second per map
 PaperName = Literal["chefer", "tokentm", "tis", "skipplus"]
 PAPERS = get_args(PaperName)
-# fields that do not affect the rows
-NOT_HASHED = ("batch_size", "device", "out", "text", "source", "reproduces", "reduced")
+NO_ENTRIES = ("evaluations", "text", "source")  # fields that are not written in a plan
+NOT_HASHED = ("batch_size", "device", "out", "text", "source", "reproduces", "reduced")  # do not affect the rows
+
+
+# ── values of entries ────────────────────────────────────────────────────────────────────────────
+
+
+def described(sentence: str) -> WrapValidator:
+    """Validator that replaces pydantic's error message by a sentence, which may contain `{key}` and `{value!r}`."""
+
+    def validate(value: Any, check: Callable[[Any], Any], info: ValidationInfo[Origin]) -> Any:
+        try:
+            return check(value)
+        except ValidationError:
+            owner = f" of {info.data['name']!r}" if "name" in info.data else ""
+            negated = "" if "{value" in sentence else f", not {value!r}"
+            key = str(info.field_name)
+            raise info.context.wrong(sentence.format(key=key + owner, value=value) + negated, key) from None
+
+    return WrapValidator(validate)
+
+
+def to_list(value: Any, info: ValidationInfo[Origin]) -> list[Any]:
+    """Convert an entry to a list; raise `SpecError` if it is empty or of another type."""
+    entries = [value] if isinstance(value, str | dict) else value
+    if not isinstance(entries, list | tuple) or not entries:
+        key = str(info.field_name)
+        raise info.context.wrong(f"{key} is a list with at least one entry, not {value!r}", key)
+    return list(entries)
+
+
+def parse_specs(value: Any, info: ValidationInfo[Origin]) -> tuple[str, ...] | None:
+    """Canonical specs of methods or metrics; raise `SpecError` if one is invalid or occurs twice."""
+    from vitreous.methods.spec import resolve
+    from vitreous.metrics.metric import resolve_metric
+
+    if value is None:
+        return None
+    key, origin = str(info.field_name), info.context
+    text_by_spec: dict[str, str] = {}
+    for text in to_list(value, info):
+        if not isinstance(text, str):
+            raise origin.wrong(f"an entry of {key} is a spec in quotes, not {text!r}", key)
+        with origin.blame(key, text):
+            spec = (resolve if key == "methods" else resolve_metric)(text).spec
+        if spec in text_by_spec:
+            relation = "is there twice" if text_by_spec[spec] == text else f"and {text_by_spec[spec]!r} are the same"
+            raise origin.wrong(f"{text!r} {relation}; once is enough", key, text)
+        text_by_spec[spec] = text
+    return tuple(text_by_spec)
+
+
+def parse_targets(value: Any) -> Targets:
+    if isinstance(value, str) and (value in TARGETS or re.fullmatch(r"top [1-9]\d*", value)):
+        return value
+    classes = [value] if isinstance(value, int) else value
+    if isinstance(classes, list | tuple) and classes and all(type(target) in (int, str) for target in classes):
+        return tuple(classes)
+    raise ValueError
+
+
+def parse_score_function(value: str | None, info: ValidationInfo[Origin]) -> str | None:
+    """Canonical name of a score function."""
+    from vitreous.capture.score_function import resolve_score_function
+
+    with info.context.blame("question", value):
+        return None if value is None else resolve_score_function(value).name
+
+
+def resolve_checkpoint(value: Any, info: ValidationInfo[Origin]) -> str | None:
+    """Path of an existing checkpoint; `~` and the prefix `assets:` (VITREOUS_ASSETS) are expanded as for datasets."""
+    from vitreous.data.reader import expand_path
+
+    if value is None:
+        return None
+    with info.context.blame("checkpoint", str(value)):
+        path = expand_path(str(value))
+        if not path.is_file():
+            raise SpecError(f"the checkpoint '{value}' of {info.data.get('name')!r} does not exist; give a local file")
+    return str(path)
+
+
+def check_part(part: str, info: ValidationInfo[Origin]) -> str:
+    with info.context.blame("part"):
+        parse_fraction(part or "1/1", "part =")
+    return part
+
+
+def none_for(word: str) -> BeforeValidator:
+    """Validator that replaces a word by None."""
+    return BeforeValidator(lambda value: None if value == word else value)
+
+
+Count = Annotated[int, Field(ge=1, strict=True)]
+Seed = Annotated[int, Field(ge=0, strict=True)]
+Text = Annotated[str, BeforeValidator(str)]
+Listed = BeforeValidator(to_list)
+Names = Annotated[tuple[Text, ...], Listed]
+Specs = Annotated[tuple[str, ...], PlainValidator(parse_specs)]
+COUNT, NAME = described("{key} is a whole number from 1 on"), described("{key} is a name in quotes")
+Flag = Annotated[bool, Field(strict=True), described("{key} is true or false")]
+SEED = described("seed is a whole number from 0 on, or 'first' for the first images")
+ChosenTargets = Annotated[
+    Targets | None,
+    PlainValidator(parse_targets),
+    described(
+        "targets {value!r} is not understood; known: "
+        f"{', '.join(map(repr, (*TARGETS, 'top 2')))}, or a list of classes"
+    ),
+]
+ChosenPaper = Annotated[PaperName | None, described(f"preprocess {{value!r}} is not known; known: {', '.join(PAPERS)}")]
+
+
+# ── the plan ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +155,7 @@ class ModelSpec:
     name
         Name for `vitreous.load`.
     label
-        Name in results; unique in the plan.
+        Name in results, unique in the plan; `name` if empty.
     checkpoint
         Path of a local checkpoint.
     pretrained
@@ -54,12 +167,30 @@ class ModelSpec:
         model of its own.
     """
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     name: str
-    label: str
-    checkpoint: str | None = None
-    pretrained: bool = True
+    label: Text = ""
+    checkpoint: Annotated[str | None, PlainValidator(resolve_checkpoint)] = None
+    pretrained: Flag = True
     arguments: tuple[tuple[str, Any], ...] = ()
-    family: str = ""
+    family: Annotated[str, NAME] = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", self.label or self.name)
+
+
+def gather_arguments(entry: Any, info: ValidationInfo[Origin]) -> Any:
+    """Entry of a model as a table, whose `arguments` are all entries that `ModelSpec` does not have."""
+    if not isinstance(entry, Mapping):
+        return {"name": entry}
+    own = ModelSpec.__dataclass_fields__.keys() - {"arguments"}
+    arguments = {key: value for key, value in sorted(entry.items()) if key not in own}
+    for key, value in arguments.items():
+        if not isinstance(value, str | int | float | bool | list):
+            sentence = f"{key} of model {entry.get('name')!r} is a number, a word, true or false, not {value!r}"
+            raise info.context.wrong(sentence, key)
+    pairs = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in arguments.items())
+    return {**{key: value for key, value in entry.items() if key in own}, "arguments": pairs}
 
 
 @renamed_attributes(pictures="images")
@@ -72,7 +203,7 @@ class DataSpec:
     spec
         Spec for `open_dataset`.
     label
-        Name in results; unique in the plan.
+        Name in results, unique in the plan; spec and part if empty.
     models
         Labels of the models that are run on it; all if empty.
     part
@@ -95,17 +226,28 @@ class DataSpec:
         Paper whose preprocessing is used.
     """
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     spec: str
-    label: str
-    models: tuple[str, ...] = ()
-    part: str = ""
-    metrics: tuple[str, ...] | None = None
-    columns: tuple[str, ...] | None = None
-    targets: str | tuple[int | str, ...] | None = None
-    images: int | str | None = None
-    seed: int | str | None = None
-    subset: str | None = None
-    preprocess: str | None = None
+    label: Text = ""
+    models: Names = ()
+    part: Annotated[Text, AfterValidator(check_part)] = ""
+    metrics: Specs | None = None
+    columns: Names | None = None
+    targets: ChosenTargets = None
+    images: Annotated[Count | Literal["all"] | None, COUNT] = None
+    seed: Annotated[Seed | Literal["first"] | None, SEED] = None
+    subset: Annotated[str | None, NAME] = None
+    preprocess: ChosenPaper = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", self.label or f"{self.spec} {self.part}".strip())
+
+
+MODEL_FORM = described("a model is a name or {{name = …, checkpoint = …}}")
+DATASET_FORM = described(
+    "a dataset is a spec or {{" + ", ".join(f"{name} = …" for name in DataSpec.__dataclass_fields__) + "}}"
+)
+SPEC_ALONE = BeforeValidator(lambda entry: entry if isinstance(entry, Mapping) else {"spec": entry})
 
 
 @renamed_attributes(pictures="images")
@@ -125,7 +267,7 @@ class Evaluation:
 
     metrics: tuple[str, ...]
     roles: tuple[tuple[str, ...], ...] = ()
-    targets: str | tuple[int | str, ...] = "predicted"
+    targets: Targets = "predicted"
     images: int | None = None
     seed: int | None = 0
     preprocess: str | None = None
@@ -178,24 +320,26 @@ class Plan:
         Text and path of the plan file; not compared.
     """
 
-    models: tuple[ModelSpec, ...]
-    datasets: tuple[DataSpec, ...]
-    methods: tuple[str, ...]
-    metrics: tuple[str, ...]
-    images: int | None = None
-    seed: int | None = 0
-    targets: str | tuple[int | str, ...] | None = "predicted"
-    question: str | None = None
-    precision: str = "float32"
-    protocol: str | None = None
-    preprocess: str | None = None
-    maps: bool = True
-    slice: int = SLICE
-    batch_size: int | None = None
-    device: str | None = None
-    out: str | None = None
-    reproduces: str = ""
-    reduced: str = ""
+    models: Annotated[tuple[Annotated[ModelSpec, BeforeValidator(gather_arguments), MODEL_FORM], ...], Listed]
+    datasets: Annotated[tuple[Annotated[DataSpec, SPEC_ALONE, DATASET_FORM], ...], Listed]
+    methods: Specs
+    metrics: Specs = ()
+    images: Annotated[Count | None, none_for("all"), COUNT] = None
+    seed: Annotated[Seed | None, none_for("first"), SEED] = 0
+    targets: ChosenTargets = "predicted"
+    question: Annotated[str | None, AfterValidator(parse_score_function), NAME] = None
+    precision: Annotated[
+        Precision, described(f"precision {{value!r}} is not known; known: {', '.join(PRECISIONS)}")
+    ] = "float32"
+    protocol: Annotated[str | None, NAME] = None
+    preprocess: ChosenPaper = None
+    maps: Flag = True
+    slice: Annotated[Count, COUNT] = SLICE
+    batch_size: Annotated[Count | None, COUNT] = None
+    device: Annotated[str | None, NAME] = None
+    out: Annotated[str | None, NAME] = None
+    reproduces: Annotated[str, NAME] = ""
+    reduced: Annotated[str, NAME] = ""
     evaluations: tuple[Evaluation, ...] = ()
     text: str = field(default="", compare=False)
     source: str = field(default="", compare=False)
@@ -203,12 +347,8 @@ class Plan:
     @property
     def run(self) -> str:
         """Name of the run: hash of the fields that affect the rows and of the library's version."""
-        import vitreous
-
         entries = asdict(self, dict_factory=use_hashed_names)
-        own = {name: value for name, value in entries.items() if name not in NOT_HASHED}
-        text = json.dumps({**own, "vitreous": vitreous.__version__}, sort_keys=True, default=str)
-        return blake2b(text.encode(), digest_size=8).hexdigest()
+        return hash_entries({name: value for name, value in entries.items() if name not in NOT_HASHED})
 
     @property
     def toml(self) -> str:
@@ -216,47 +356,24 @@ class Plan:
         return to_toml(self)
 
 
-def use_hashed_names(entries: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Entries with the names that hashes are made of: `images` is still `pictures`, so that runs of 0.1 are continued."""
-    return {"pictures" if name == "images" else name: value for name, value in entries}
-
-
-def parse_fraction(text: str) -> tuple[int, int]:
-    """Parse "i/n", such as "2/8" for the second of eight.
-
-    Raises
-    ------
-    SpecError
-        If the text does not have this form with 1 ≤ i ≤ n.
-    """
-    number, slash, count = text.partition("/")
-    if not (slash and number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
-        raise SpecError("is not understood; write i/n with i from 1 to n, for example 2/8")
-    return int(number), int(count)
-
-
 def to_toml(plan: Plan) -> str:
     """Write all entries that differ from their defaults; JSON numbers, strings and lists are valid TOML."""
     lines = []
     # entries that reading the plan derives again from its protocol and datasets
-    derived = ("models", "datasets", "text", "source", "evaluations")
+    derived = ("models", "datasets", *NO_ENTRIES)
     if plan.protocol:
         derived += ("metrics", "preprocess")
     elif plan.datasets[0].metrics is not None:
         derived += ("metrics",)
     for name, entry in Plan.__dataclass_fields__.items():
         value = getattr(plan, name)
-        if name in derived or (value == entry.default and name != "targets") or (name, value) == ("targets", None):
+        is_default = value == entry.default and name not in ("metrics", "targets")
+        if name in derived or is_default or (name, value) == ("targets", None):
             continue
         lines.append(f"{name} = {json.dumps('first' if value is None else value, ensure_ascii=False)}")
     for model in plan.models:
-        entries = {
-            "name": model.name,
-            "label": model.label,
-            "checkpoint": model.checkpoint,
-            "pretrained": model.pretrained,
-            "family": model.family or None,
-        }
+        entries = {name: getattr(model, name) for name in ModelSpec.__dataclass_fields__ if name != "arguments"}
+        entries["family"] = model.family or None
         lines += format_toml_table("models", {**entries, **dict(model.arguments)})
     for data in plan.datasets:
         entries = {name: getattr(data, name) for name in DataSpec.__dataclass_fields__}

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import torch
 
-from vitreous.bench.plan import DataSpec, Evaluation, Plan
+from vitreous.bench.model_options import LoadedModel, load_cached
+from vitreous.bench.plan import DataSpec, Evaluation, ModelSpec, Plan, Targets
 from vitreous.bench.plan_source import FLAGS, Origin
 from vitreous.bench.work_cells import choose_places, open_cached
 from vitreous.capture.targets import class_indices
 from vitreous.core.errors import DataError, SpecError, VitreousError
-from vitreous.data import Dataset, Sample
+from vitreous.data import Sample
 from vitreous.metrics.metric import METRICS, Metric, resolve_metric
 from vitreous.models.model import BlackBox
 
 LOOK = 16  # images read to find out which annotations a dataset has
-OFFERS = {"labels": "label", "objects": "mask", "boxes": "boxes", "rivals": "rivals"}
 WORDS = {"labels": "labels", "objects": "masks", "boxes": "boxes", "rivals": "masks of a second class"}
 
 
@@ -35,35 +35,53 @@ def check(plan: Plan) -> list[str]:
         If the plan cannot run; the message is one sentence and names the line or the flag.
     """
     from vitreous.bench.pool import list_devices
-    from vitreous.bench.worker_job import load_cached
 
     origin = Origin(plan.source, plan.text, FLAGS)
     for data, evaluation in zip(plan.datasets, plan.evaluations, strict=True):
         check_data(data, evaluation, origin)
-    try:
+    with origin.blame("device"):
         device = list_devices(plan)[0]
-        torch.empty(0, device=device)
-    except VitreousError as problem:
-        raise origin.wrong(str(problem), "device") from None
-    except (RuntimeError, AssertionError) as problem:
-        message = str(problem).strip().splitlines()[0]
-        raise origin.wrong(f"device {plan.device!r} is not available here ({message}); 'cpu' is", "device") from None
-    notes = [note_left_out(plan)]
-    for model in plan.models:
         try:
-            vit = load_cached(model, plan.precision, device).vit
-        except VitreousError as problem:
-            raise origin.wrong(str(problem) + suggest_checkpoint(plan, model.label), "models", model.name) from None
-        if vit.preprocess is None:
-            raise origin.wrong(f"model {model.name!r} does not say how images are prepared", "models", model.name)
-        for targets in dict.fromkeys(evaluation.targets for evaluation in plan.evaluations):
-            check_classes(targets, vit, origin)
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as problem:
+            message = str(problem).strip().splitlines()[0]
+            raise SpecError(f"device {plan.device!r} is not available here ({message}); 'cpu' is") from None
+    notes = [note_left_out(plan)]
+    targets = dict.fromkeys(evaluation.targets for evaluation in plan.evaluations)
+    for model in plan.models:
+        vit = check_model(model, plan.precision, device, targets, origin, suggest_checkpoint(plan, model.label)).vit
         notes += [
             note_other_classes(vit, model.label, open_cached(data).classes, data.label)
             for data in plan.datasets
             if not data.models or model.label in data.models
         ]
     return [note for note in notes if note]
+
+
+def check_model(
+    model: ModelSpec, precision: str, device: str, targets: Iterable[Targets], origin: Origin, advice: str = ""
+) -> LoadedModel:
+    """Load a model.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be loaded (`advice` follows the reason), does not say how images are prepared, or does not have
+        classes among the targets.
+    """
+    try:
+        loaded = load_cached(model, precision, device)
+    except VitreousError as problem:
+        raise origin.wrong(str(problem) + advice, "models", model.name) from None
+    if loaded.vit.preprocess is None:
+        raise origin.wrong(f"model {model.name!r} does not say how images are prepared", "models", model.name)
+    for classes in targets:
+        if isinstance(classes, tuple):
+            try:
+                class_indices(loaded.vit, [list(classes)], 1)
+            except VitreousError as problem:
+                raise origin.wrong(f"{loaded.vit.name}: {problem}", "targets") from None
+    return loaded
 
 
 def suggest_checkpoint(plan: Plan, label: str) -> str:
@@ -77,15 +95,6 @@ def suggest_checkpoint(plan: Plan, label: str) -> str:
     return f"; here: --checkpoint {key}=FILE, or --models {key}=NAME for another model" if key else ""
 
 
-def check_classes(targets: str | tuple[int | str, ...], vit: BlackBox, origin: Origin) -> None:
-    """Raise `SpecError` if targets are classes that the model does not have."""
-    if isinstance(targets, tuple):
-        try:
-            class_indices(vit, [list(targets)], 1)
-        except VitreousError as problem:
-            raise origin.wrong(f"{vit.name}: {problem}", "targets") from None
-
-
 def note_left_out(plan: Plan) -> str:
     """Note on the metrics of the protocol that no dataset has annotations for, or an empty string.
 
@@ -97,11 +106,9 @@ def note_left_out(plan: Plan) -> str:
 
     columns = protocol(plan.protocol).columns
     missing = [name for name, column in columns.items() if resolve_metric(column.metric).spec not in plan.metrics]
-    return (
-        f"of protocol {plan.protocol}, {', '.join(missing)} are left out: the data has not what they need"
-        if missing
-        else ""
-    )
+    if not missing:
+        return ""
+    return f"of protocol {plan.protocol}, {', '.join(missing)} are left out: the data has not what they need"
 
 
 def check_data(data: DataSpec, evaluation: Evaluation, origin: Origin) -> None:
@@ -110,14 +117,13 @@ def check_data(data: DataSpec, evaluation: Evaluation, origin: Origin) -> None:
     It must be readable, have as many images as the plan asks for, and have the annotations that metrics and targets
     need.
     """
-    dataset = open_checked(data, origin)
+    annotations = list_annotations(data, origin)
     try:
         choose_places(data, evaluation)
     except SpecError as problem:
         raise origin.wrong(str(problem), "images") from None
     except DataError as problem:
         raise origin.wrong(str(problem), "subset", data.subset) from None
-    annotations = list_annotations(dataset, data, origin)
     for spec in evaluation.metrics:
         if lacking := describe_missing(resolve_metric(spec), annotations):
             raise origin.wrong(
@@ -125,12 +131,15 @@ def check_data(data: DataSpec, evaluation: Evaluation, origin: Origin) -> None:
                 "metrics",
                 spec,
             )
-    for word, need in (("label", "labels"), ("predicted+label", "labels"), ("pair", "rivals")):
-        if evaluation.targets == word and need not in annotations:
-            raise origin.wrong(
-                f'targets = "{word}" needs {WORDS[need]}, and dataset {data.label!r} has none; "predicted" would work',
-                "targets",
-            )
+    need = {"label": "labels", "predicted+label": "labels", "pair": "rivals"}.get(str(evaluation.targets))
+    if need is not None and need not in annotations:
+        raise make_target_error(evaluation.targets, WORDS[need], data.label, origin)
+
+
+def make_target_error(targets: Targets, need: str, dataset: str, origin: Origin) -> SpecError:
+    """Error of targets that need annotations which a dataset does not have."""
+    sentence = f'targets = "{targets}" needs {need}, and dataset {dataset!r} has none; "predicted" would work'
+    return origin.wrong(sentence, "targets")
 
 
 def note_other_classes(vit: BlackBox, label: str, classes: tuple[str, ...] | None, dataset: str) -> str:
@@ -140,42 +149,36 @@ def note_other_classes(vit: BlackBox, label: str, classes: tuple[str, ...] | Non
     return f"the classes of {dataset} ({classes[0]}, …) are not those of {label} ({vit.classes[0]}, …); labels are counted as they are"
 
 
-def open_checked(data: DataSpec, origin: Origin) -> Dataset:
-    """Open a dataset; raise `SpecError` if it cannot be opened or has no images."""
-    try:
+def list_annotations(data: DataSpec, origin: Origin) -> set[str]:
+    """Names of the annotations that at least one of the first `LOOK` images of a dataset has.
+
+    Raises
+    ------
+    SpecError
+        If the dataset cannot be opened, or has no images, or none of these can be read.
+    """
+    with origin.blame("datasets", data.spec):
         dataset = open_cached(data)
-    except VitreousError as problem:
-        raise origin.wrong(str(problem), "datasets", data.spec) from None
-    if not len(dataset):
-        raise origin.wrong(f"dataset {data.label!r} holds no image", "datasets", data.spec)
-    return dataset
+        if not len(dataset):
+            raise DataError(f"dataset {data.label!r} holds no image")
+        annotations = find_annotations(partial(dataset.__getitem__, place) for place in range(min(len(dataset), LOOK)))
+        if annotations is None:
+            raise DataError(f"none of the first {LOOK} images of dataset {data.label!r} can be read")
+    return annotations
 
 
-def list_annotations(dataset: Dataset, data: DataSpec, origin: Origin) -> set[str]:
-    """Names of the annotations that at least one of the first `LOOK` readable images has."""
-    offered: set[str] = set()
-    read = 0
-    for sample in islice(read_first(dataset), LOOK):
-        read += 1
-        offered |= {name for name, attribute in OFFERS.items() if is_present(getattr(sample, attribute))}
-        offered |= {"labels"} if sample.cover is not None else set()
-    if not read:
-        raise origin.wrong(
-            f"none of the first {LOOK} images of dataset {data.label!r} can be read", "datasets", data.spec
-        )
-    return offered
-
-
-def is_present(value: object) -> bool:
-    return value is not None and not (isinstance(value, Mapping) and not value)
-
-
-def read_first(dataset: Dataset) -> Iterator[Sample]:
-    for place in range(min(len(dataset), LOOK)):
+def find_annotations(readers: Iterable[Callable[[], Sample]]) -> set[str] | None:
+    """Names of the annotations that at least one of some images has; None if no image can be read."""
+    annotations: set[str] | None = None
+    for read in readers:
         try:
-            yield dataset[place]
+            sample = read()
         except DataError:
             continue
+        label = sample.label if sample.cover is None else sample.cover
+        values = {"labels": label, "objects": sample.mask, "boxes": sample.boxes, "rivals": sample.rivals or None}
+        annotations = (annotations or set()) | {name for name, value in values.items() if value is not None}
+    return annotations
 
 
 def describe_missing(metric: Metric, annotations: set[str]) -> str:
@@ -183,14 +186,10 @@ def describe_missing(metric: Metric, annotations: set[str]) -> str:
     needs = list(metric.needs)
     if "label" in (metric.settings.get("judge"), metric.settings.get("track")):
         needs.append("labels")  # the class whose accuracy or probability is measured
-    missing = [WORDS[annotation] for annotation in needs if annotation in OFFERS and annotation not in annotations]
-    alternatives = [
-        annotation
-        for annotation in ("objects", "boxes")
-        if annotation in metric.takes and annotation not in metric.needs
-    ]
-    if alternatives and not missing and not annotations & set(alternatives):
-        missing = [" or ".join(WORDS[annotation] for annotation in alternatives)]
+    missing = [WORDS[name] for name in needs if name in WORDS and name not in annotations]
+    optional = [name for name in ("objects", "boxes") if name in metric.takes and name not in metric.needs]
+    if optional and not missing and not annotations & set(optional):
+        missing = [" or ".join(WORDS[name] for name in optional)]
     return " and ".join(missing)
 
 
@@ -204,5 +203,5 @@ def list_metrics_for(data: DataSpec, origin: Origin) -> tuple[str, ...]:
 
 def keep_measurable(metrics: Sequence[str], data: DataSpec, origin: Origin) -> tuple[str, ...]:
     """The metrics among `metrics` that a dataset has annotations for."""
-    annotations = list_annotations(open_checked(data, origin), data, origin)
+    annotations = list_annotations(data, origin)
     return tuple(spec for spec in metrics if not describe_missing(resolve_metric(spec), annotations))

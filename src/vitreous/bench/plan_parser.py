@@ -9,11 +9,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitreous.bench.plan import ALL, DEFAULT_METHODS, SLOW, USUAL, DataSpec, Evaluation, ModelSpec, Plan
-from vitreous.bench.plan_entries import parse_specs, validate_entries
+from pydantic import TypeAdapter
+
+from vitreous.bench.plan import NO_ENTRIES, DataSpec, Evaluation, ModelSpec, Plan
 from vitreous.bench.plan_source import FLAGS, OLD_ENTRIES, Origin, suggest
-from vitreous.bench.protocol_plan import find_protocol, list_published_methods, settle_protocol
 from vitreous.core.errors import DataError, SpecError
+from vitreous.metrics.protocols import Protocol, protocol
+
+ENTRIES = TypeAdapter(Plan)
+DEFAULT_METHODS = (
+    "random",
+    "rollout",
+    "gradcam",
+    "genatt",
+    "tokentm",
+    "decompx+skipplus",
+    "fullgrad@libra+plus",
+    "tis(masks=256)",
+)
+ALL, USUAL, PAPER = "all", "usual", "protocol"  # values of metrics (all, usual) and methods (protocol)
+SLOW = ("road",)  # not in usual: solves sparse systems on the CPU, about a second per map
+SELECTION = ("targets", "images", "seed", "preprocess")  # entries of a plan that a dataset can have as well
 
 
 def read_plan(path: str | Path, **over: Any) -> Plan:
@@ -103,27 +119,26 @@ def make_plan(entries: Mapping[str, Any], origin: Origin, text: str) -> Plan:
             raise origin.wrong(
                 f"the plan names no {key}; add {origin.flags.get(key) or example}", key if origin.name else ""
             )
-    parsed = validate_entries(entries, origin)
-    models = tuple(entry.spec() for entry in parsed.models)
-    datasets = tuple(entry.data_spec() for entry in parsed.datasets)
-    check_labels(models, datasets, origin)
-    checked_entries: dict[str, Any] = {
-        key: None if (key, getattr(parsed, key)) in (("images", ALL), ("seed", "first")) else getattr(parsed, key)
-        for key in parsed.model_fields_set - {"models", "datasets", "methods", "metrics"}
-    }
+    names = sorted(Plan.__dataclass_fields__.keys() - NO_ENTRIES)
+    if unknown := next((key for key in entries if key not in names), None):
+        raise origin.wrong(f"a plan has no entry {unknown!r}; {suggest(unknown, names)}", unknown)
     if origin.name and not entries.get("methods"):
         raise origin.wrong('the plan names no methods; add methods = ["genatt", "decompx+skipplus"]', "methods")
-    datasets, evaluations = settle_datasets(entries, checked_entries, datasets, origin)
-    methods = parse_specs(
-        list_published_methods(entries, origin) or entries.get("methods") or DEFAULT_METHODS, "methods", origin
-    )
-    if "protocol" in checked_entries:
-        checked_entries.setdefault("preprocess", find_protocol(checked_entries["protocol"], origin).preprocess)
-        checked_entries.setdefault("targets", find_common_value([evaluation.targets for evaluation in evaluations]))
-    metrics = tuple(dict.fromkeys(spec for evaluation in evaluations for spec in evaluation.metrics))
-    return Plan(
-        models, datasets, methods, metrics, **checked_entries, evaluations=evaluations, text=text, source=origin.name
-    )
+    checked = {key: value for key, value in entries.items() if key != "metrics"}
+    checked["methods"] = list_published_methods(entries, origin) or entries.get("methods") or DEFAULT_METHODS
+    if (metrics := entries.get("metrics")) and not is_word(metrics, ALL, USUAL):
+        checked["metrics"] = metrics
+    plan = ENTRIES.validate_python(checked, context=origin)
+    check_labels(plan.models, plan.datasets, origin)
+    settle = settle_metrics if plan.protocol is None else settle_protocol
+    plan = settle(plan, entries, origin)
+    measured = tuple(dict.fromkeys(spec for evaluation in plan.evaluations for spec in evaluation.metrics))
+    return replace(plan, metrics=measured, text=text, source=origin.name)
+
+
+def is_word(entry: Any, *words: str) -> bool:
+    """Whether an entry that lists specs is one of some words instead, alone or in a list."""
+    return entry in words or (isinstance(entry, list | tuple) and len(entry) == 1 and entry[0] in words)
 
 
 def check_labels(models: Sequence[ModelSpec], datasets: Sequence[DataSpec], origin: Origin) -> None:
@@ -144,31 +159,15 @@ def find_common_value(values: Sequence[Any]) -> Any:
     return values[0] if all(value == values[0] for value in values) else None
 
 
-def settle_datasets(
-    entries: Mapping[str, Any], checked_entries: Mapping[str, Any], datasets: tuple[DataSpec, ...], origin: Origin
-) -> tuple[tuple[DataSpec, ...], tuple[Evaluation, ...]]:
-    """Decide what is measured on every dataset.
+def settle_metrics(plan: Plan, entries: Mapping[str, Any], origin: Origin) -> Plan:
+    """Decide what is measured on every dataset of a plan without a protocol.
 
-    The metrics of a dataset are its own entry, those of the plan, all ("all") or most ("usual", without `SLOW`) that it
-    has annotations for, or those of the protocol. Other entries are the dataset's own, else the plan's, else the
-    protocol's.
-
-    Returns
-    -------
-    tuple
-        The datasets, with explicit metrics if they differ between datasets of a plan without a protocol, and one
-        evaluation each.
+    The metrics of a dataset are its own entry, those of the plan, or all ("all") or most ("usual", without `SLOW`) that
+    it has annotations for. If they differ between datasets, all datasets get an entry.
     """
     from vitreous.bench.plan_check import list_metrics_for
 
-    name, metrics = entries.get("protocol"), entries.get("metrics")
-    if name is not None and (metrics or any(data.metrics for data in datasets)):
-        raise origin.wrong("a plan has metrics or a protocol, not both; a protocol brings its own", "protocol")
-    if name is not None:
-        return datasets, tuple(
-            settle_entries(data, checked_entries, settle_protocol(name, checked_entries, data, origin))
-            for data in datasets
-        )
+    datasets, metrics = plan.datasets, entries.get("metrics")
     if titled := next((data for data in datasets if data.columns is not None), None):
         raise origin.wrong(
             f"columns of dataset {titled.label!r} are titles of a protocol's columns; add one", "columns"
@@ -177,31 +176,92 @@ def settle_datasets(
         raise origin.wrong(
             'the plan names no metrics; add metrics = ["deletion_aopc"], metrics = "usual" or a protocol', "metrics"
         )
-    if metrics in (ALL, [ALL], (ALL,), USUAL, [USUAL], (USUAL,)):
-        left_out = SLOW if USUAL in metrics else ()
-        served = [[spec for spec in list_metrics_for(data, origin) if spec not in left_out] for data in datasets]
+    if is_word(metrics, ALL, USUAL):
+        left_out = SLOW if is_word(metrics, USUAL) else ()
+        served = [tuple(spec for spec in list_metrics_for(data, origin) if spec not in left_out) for data in datasets]
     else:
-        served = [parse_specs(metrics, "metrics", origin) if metrics else ()] * len(datasets)
-    own = [tuple(specs) if data.metrics is None else data.metrics for data, specs in zip(datasets, served, strict=True)]
+        served = [plan.metrics] * len(datasets)
+    own = [specs if data.metrics is None else data.metrics for data, specs in zip(datasets, served, strict=True)]
     if any(data.metrics is not None for data in datasets) or find_common_value(own) is None:
         datasets = tuple(replace(data, metrics=specs) for data, specs in zip(datasets, own, strict=True))
-    evaluations = (
-        settle_entries(data, checked_entries, Evaluation(specs)) for data, specs in zip(datasets, own, strict=True)
+    evaluations = tuple(
+        settle_entries(plan, data, entries, Evaluation(specs)) for data, specs in zip(datasets, own, strict=True)
     )
-    return datasets, tuple(evaluations)
+    return replace(plan, datasets=datasets, evaluations=evaluations)
 
 
-def settle_entries(data: DataSpec, checked_entries: Mapping[str, Any], evaluation: Evaluation) -> Evaluation:
+def settle_protocol(plan: Plan, entries: Mapping[str, Any], origin: Origin) -> Plan:
+    """Decide what is measured on every dataset of a plan with a protocol, which has defaults of other entries as well."""
+    if entries.get("metrics") or any(data.metrics for data in plan.datasets):
+        raise origin.wrong("a plan has metrics or a protocol, not both; a protocol brings its own", "protocol")
+    paper = find_protocol(plan.protocol, origin)
+    evaluations = tuple(
+        settle_entries(plan, data, entries, select_columns(paper, data, origin)) for data in plan.datasets
+    )
+    targets = find_common_value([evaluation.targets for evaluation in evaluations])
+    defaults = {"preprocess": paper.preprocess, "targets": targets}
+    defaults = {key: value for key, value in defaults.items() if key not in entries}
+    return replace(plan, evaluations=evaluations, **defaults)
+
+
+def select_columns(paper: Protocol, data: DataSpec, origin: Origin) -> Evaluation:
+    """What a protocol measures on a dataset.
+
+    These are the columns that the dataset's entry `columns` names, or all columns that it has annotations for; each
+    metric measures the maps of the classes that its columns explain.
+
+    Raises
+    ------
+    SpecError
+        If a column is unknown, or the dataset has the annotations of none of the columns.
+    """
+    from vitreous.bench.plan_check import keep_measurable
+    from vitreous.metrics.metric import resolve_metric
+
+    for title in data.columns or ():
+        if title not in paper.columns:
+            suggestion = suggest(title, list(paper.columns))
+            raise origin.wrong(f"protocol {paper.name!r} has no column {title!r}; {suggestion}", "columns", title)
+    roles: dict[str, dict[str, None]] = {}  # by metric, in the order of the columns
+    for title in data.columns or paper.columns:
+        column = paper.columns[title]
+        # the dataset's label is the class of the mask
+        role = "label" if column.explained == "mask" else column.explained
+        roles.setdefault(resolve_metric(column.metric).spec, {})[role] = None
+    metrics = tuple(roles) if data.columns is not None else keep_measurable(tuple(roles), data, origin)
+    if not metrics:
+        raise origin.wrong(
+            f"dataset {data.label!r} has nothing of what protocol {paper.name!r} needs: {', '.join(paper.data)}",
+            "protocol",
+            paper.name,
+        )
+    explained = {role for metric in metrics for role in roles[metric]}
+    targets = explained.pop() if len(explained) == 1 else "predicted+label"
+    return Evaluation(metrics, tuple(tuple(roles[metric]) for metric in metrics), targets, preprocess=paper.preprocess)
+
+
+def settle_entries(plan: Plan, data: DataSpec, entries: Mapping[str, Any], evaluation: Evaluation) -> Evaluation:
     """Replace entries of an evaluation by those of the plan and of the dataset; other targets than its own drop roles."""
-    changes = {
-        key: checked_entries[key] for key in ("targets", "images", "seed", "preprocess") if key in checked_entries
-    }
-    own = {key: getattr(data, key) for key in ("targets", "images", "seed", "preprocess")}
-    changes |= {key: value for key, value in own.items() if value is not None}
-    if changes.get("images") == ALL:
-        changes["images"] = None
-    if changes.get("seed") == "first":
-        changes["seed"] = None
+    changes = {key: getattr(plan, key) for key in SELECTION if key in entries}
+    changes |= {key: getattr(data, key) for key in SELECTION if getattr(data, key) is not None}
+    changes |= {key: None for key in ("images", "seed") if isinstance(changes.get(key), str)}  # "all" or "first"
     if changes.get("targets", evaluation.targets) != evaluation.targets:
         changes["roles"] = ()
     return replace(evaluation, **changes)
+
+
+def find_protocol(name: Any, origin: Origin) -> Protocol:
+    """Look up a protocol by name; raise `SpecError` if it is unknown."""
+    with origin.blame("protocol", name):
+        return protocol(str(name))
+
+
+def list_published_methods(entries: Mapping[str, Any], origin: Origin) -> tuple[str, ...] | None:
+    """All methods of the paper's tables if the plan has methods = "protocol", otherwise None."""
+    from vitreous.methods.spec import resolve
+
+    if not is_word(entries.get("methods"), PAPER):
+        return None
+    if entries.get("protocol") is None:
+        raise origin.wrong('methods = "protocol" needs a protocol; add protocol = "skipplus"', "methods")
+    return tuple(dict.fromkeys(resolve(spec).spec for spec in find_protocol(entries["protocol"], origin).methods))

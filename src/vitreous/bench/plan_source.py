@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
-from vitreous.core.errors import SpecError
+from vitreous.core.errors import SpecError, VitreousError
 
 FLAGS = {
     "models": "--model",
@@ -43,6 +44,14 @@ class Origin:
         line = self.line(key, value)
         return SpecError(f"'{self.name}'{f', line {line}' if line else ''}: {sentence}")
 
+    @contextmanager
+    def blame(self, key: str, value: Any = None) -> Iterator[None]:
+        """Context manager in which errors of the library become those of `wrong`."""
+        try:
+            yield
+        except VitreousError as problem:
+            raise self.wrong(str(problem), key, value) from None
+
     def line(self, key: str, value: Any = None) -> int | None:
         """Number (from 1) of the line that contains the quoted value, else of the one that sets the key, else None."""
         bare = [line.split("#", 1)[0] if '"' not in line and "'" not in line else line for line in self.lines]
@@ -61,3 +70,17 @@ def suggest(word: str, candidates: Sequence[str]) -> str:
     """Suggest the closest known word, or list all of them."""
     close = get_close_matches(word, candidates, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(candidates)}"
+
+
+def parse_fraction(text: str, name: str) -> tuple[int, int]:
+    """Parse "i/n", such as "2/8" for the second of eight; `name` says in errors what it is.
+
+    Raises
+    ------
+    SpecError
+        If the text does not have this form with 1 ≤ i ≤ n.
+    """
+    number, slash, count = text.partition("/")
+    if not (slash and number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
+        raise SpecError(f"{name} {text!r} is not understood; write i/n with i from 1 to n, for example 2/8")
+    return int(number), int(count)

@@ -15,17 +15,18 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from vitreous.bench.plan import Plan
 from vitreous.bench.run import run_cell
 from vitreous.bench.signals import children_ignore_terminal, deferred_signals
-from vitreous.bench.work_cells import WorkCell
-from vitreous.bench.worker_job import Outcome, PlanJob
+from vitreous.bench.work_cells import Outcome, PlanJob, WorkCell
 from vitreous.capture.threads import given_cores
 from vitreous.core.errors import Caveat, ModelError
+
+if TYPE_CHECKING:
+    from vitreous.bench.plan import Plan
 
 Executor: TypeAlias = Callable[[PlanJob, Sequence[WorkCell]], Generator[Outcome, None, None]]
 LOSSES = 3  # number of workers that may die on one cell before it is reported as failed

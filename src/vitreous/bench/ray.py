@@ -16,8 +16,7 @@ from typing import Any
 
 from vitreous.bench.pool import LOSSES, Executor, count_cores, make_failed_outcome
 from vitreous.bench.run import run_cell
-from vitreous.bench.work_cells import WorkCell
-from vitreous.bench.worker_job import Outcome, PlanJob
+from vitreous.bench.work_cells import Outcome, PlanJob, WorkCell
 from vitreous.core.errors import DataError, SpecError
 
 JOBS: dict[str, PlanJob] = {}  # in a worker: the job, fetched once per worker
@@ -85,14 +84,18 @@ def run_in_worker(job_references: list[Any], name: str, cell: WorkCell, threads:
 def ray_session(address: str, workers: int | None) -> Iterator[Any]:
     """Context manager for the module `ray`, connected to a cluster; a connection that exists is used and kept."""
     ray = need_ray()
-    is_connected = ray.is_initialized()
-    if not is_connected:
-        connect_keeping_handlers(ray, address, workers)
+    if ray.is_initialized():
+        yield ray
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    connect(ray, address, workers)
+    # Ray replaces the handler by one that exits the process; `ray.shutdown` ends Ray's processes
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
     try:
         yield ray
     finally:
-        if not is_connected:
-            ray.shutdown()
+        ray.shutdown()
 
 
 def need_ray() -> Any:
@@ -103,17 +106,6 @@ def need_ray() -> Any:
     except ImportError:
         raise DataError("--ray needs Ray: pip install 'vitreous[ray]'") from None
     return ray
-
-
-def connect_keeping_handlers(ray: Any, address: str, workers: int | None) -> None:
-    """Connect to Ray and restore the SIGTERM handler.
-
-    Ray replaces it by one that exits the process; `ray.shutdown` ends Ray's processes.
-    """
-    handler = signal.getsignal(signal.SIGTERM)
-    connect(ray, address, workers)
-    if handler is not None and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)
 
 
 def connect(ray: Any, address: str, workers: int | None) -> None:

@@ -187,21 +187,18 @@ def plan_reproduction(
     check_keys({**models, **checkpoints}, selected.models, "--models and --checkpoint", selected.name)
     require(selected, data, models, checkpoints)
     whole = find_reproduction(selected.name)
-    datasets, reduced = (
-        [],
-        [f"without {entry['label']}" for key, entry in whole.models.items() if key not in selected.models],
-    )
+    reduced = [f"without {entry['label']}" for key, entry in whole.models.items() if key not in selected.models]
+    datasets = []
     for entry in selected.datasets:
         spec, stands_in = fill_spec(entry["spec"], data)
         keys = [key for key in entry.get("models", selected.models) if key in selected.models]
         labels = [selected.models[key]["label"] for key in keys]
-        own = {**entry, "spec": spec, "models": labels}
         if stands_in:
             reduced.append(f"{entry['label']} is {spec}")
         listed = next((subsets[key] for key in PLACEHOLDER.findall(entry["spec"]) if key in subsets), None)
         chosen_images, difference = choose_images(entry, images, listed)
         reduced += difference
-        datasets.append({**own, **chosen_images})
+        datasets.append({**entry, "spec": spec, "models": labels, **chosen_images})
     chosen = []
     for key, entry in selected.models.items():
         model_entry = {name: value for name, value in entry.items() if name != "needs"}

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vitreous.bench.keys import hash_key
 from vitreous.bench.labelled_batch import LabelledBatch, prepare_batch
-from vitreous.bench.plan import Plan
-from vitreous.bench.work_cells import WorkCell, open_cached
-from vitreous.bench.worker import compute, format_error, make_failure_columns
-from vitreous.bench.worker_job import Outcome, PlanJob, ResultColumn, load_cached
+from vitreous.bench.model_options import load_cached
+from vitreous.bench.work_cells import Outcome, PlanJob, ResultColumn, WorkCell, open_cached
+from vitreous.bench.worker import compute, format_error
 from vitreous.capture.precision import computing, effective_precision
 from vitreous.data import Dataset, batches
 from vitreous.explanation import precision_of
 from vitreous.models.image_input import Preprocess
 from vitreous.models.model import BlackBox
+
+if TYPE_CHECKING:
+    from vitreous.bench.plan import Plan
 
 KEY_PRECISION = {"bf16": "bf16 products"}  # rows of "bf16" were computed with bfloat16 weights before 0.2
 
@@ -30,7 +32,6 @@ def run_cell(job: PlanJob, cell: WorkCell) -> Outcome:
 
     Errors of single images, methods and metrics become rows with an error message; they do not stop the cell.
     """
-    begun = time.perf_counter()
     plan, model, data = job.plan, job.plan.models[cell.model], job.plan.datasets[cell.dataset]
     loaded, dataset = load_cached(model, plan.precision, job.device or plan.device), open_cached(data)
     outcome = Outcome(cell, model.label, data.label)
@@ -40,7 +41,6 @@ def run_cell(job: PlanJob, cell: WorkCell) -> Outcome:
     with torch.inference_mode(False), computing(precision, loaded.vit.device):
         run = CellRun(job, loaded.vit, loaded.weights, dataset, outcome)
         run.run_places(cell.places, plan.batch_size or plan.slice)
-    outcome.seconds = time.perf_counter() - begun
     return outcome
 
 
@@ -146,26 +146,26 @@ class CellRun:
                 column = self.columns[place]
                 for row, fragment in enumerate(fragments):
                     if keys[row][place]:
-                        about = {"key": keys[row][place], **batch.about(row), **fragment}
-                        self.append_row(column, about, batch.evidence(row, column.metric))
+                        evidence = batch.evidence(row, column.metric)
+                        about = {"key": keys[row][place], "evidence": evidence, **batch.about(row), **fragment}
+                        self.append_row(column, about)
 
-    def append_row(self, column: ResultColumn, columns: dict[str, Any], evidence: str) -> None:
+    def append_row(self, column: ResultColumn, columns: dict[str, Any]) -> None:
         """Append a row with its provenance to the outcome, and its error message to the outcome's failures."""
         row = {
             "error": None,
             "model": self.outcome.model,
             "dataset": self.outcome.dataset,
             "method": column.spec,
-            "evidence": evidence,
+            "evidence": "",
             "device": str(self.vit.device),
             "torch": torch.__version__,
             **self.provenance(column),
             **columns,
         }
         if column.metric is not None:
-            row = {"metric": column.metric.spec, "higher_is_better": column.metric.higher_is_better, **row}
-        else:
-            row.pop("value", None)
+            metric = {"metric": column.metric.spec, "higher_is_better": column.metric.higher_is_better}
+            row = {"value": math.nan, **metric, **row}
         self.outcome.rows[column.kind].append(row)
         if row["error"] is not None:
             self.outcome.failed.append(f"{row['method']} on {self.outcome.model}: {row['error']}")
@@ -184,7 +184,7 @@ class CellRun:
                 metric=column.metric_id,
             )
             keys.append(own)
-            self.append_row(column, {"key": own, **where, **make_failure_columns(message)}, "")
+            self.append_row(column, {"key": own, "error": message, **where})
         self.outcome.listed[image_key] = [("", -1, keys)]
         self.outcome.failed[before:] = [message]
 

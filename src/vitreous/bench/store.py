@@ -49,19 +49,29 @@ from __future__ import annotations
 import json
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from vitreous.bench.atomic_files import is_whole, read_part, write_part
 from vitreous.bench.index_db import open_index
 from vitreous.bench.rows import COLUMNS, make_schema, need_pyarrow, to_table
-from vitreous.bench.store_scan import scan_cells
 from vitreous.core.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    PartReader = Callable[[str], tuple[pa.Table, dict[str, int]]]
+
+# columns that depend on the run; the others are determined by the key
+NAMED = ("model", "dataset", "image", "index", "role", "label")
+# bytes of parts that are kept: cells lie close to each other in the parts, also if several workers wrote them
+PART_BYTES = 1 << 26
+KEY_BYTES = 150  # of a key in memory
+KEYS_AT_ONCE = 500  # keys in one query of the index
 
 
 class Store:
@@ -305,4 +315,66 @@ class Store:
                     f"'{self.folder}' holds no run; `vitreous bench … --out {self.folder}` would put one there"
                 )
             run = str(runs[-1]["name"])
-        yield from scan_cells(self.connection, self.parts_folder, run, kind, columns, cells)
+        read = make_part_reader(self.parts_folder, columns)
+        names = [name for name in COLUMNS[kind] if columns is None or name in columns]
+        stored = self.connection.execute("SELECT cell FROM cells WHERE run = ? ORDER BY cell", (run,))
+        numbers = [number for (number,) in stored]
+        for number in numbers if cells is None else [numbers[cell] for cell in cells]:
+            listed = self.connection.execute("SELECT listing FROM cells WHERE run = ? AND cell = ?", (run, number))
+            (packed,) = listed.fetchone()
+            yield self._read_cell(json.loads(zlib.decompress(packed)), read, kind, names)
+
+    def _read_cell(self, listing: dict[str, Any], read: PartReader, kind: str, names: Sequence[str]) -> pa.Table:
+        """Rows of one cell, in the order of its listing and with the labels of this run."""
+        import pyarrow as pa
+
+        rows = listing["rows"]
+        keys = [key for *_, own in rows for key in own]
+        part_of = dict(self._find_parts(keys))
+        places: dict[str, list[int]] = {}  # of the keys in every part
+        for place, key in enumerate(keys):
+            if part_of.get(key, "").startswith(f"{kind}-"):
+                places.setdefault(part_of[key], []).append(place)
+        fields = pa.schema([make_schema(kind).field(name) for name in names])
+        if not places:
+            return fields.empty_table()
+        tables = []
+        for part, own in places.items():
+            table, row_of = read(part)
+            tables.append(table.take(pa.array([row_of[keys[place]] for place in own], pa.int64())))
+        order = np.concatenate([np.array(own) for own in places.values()])
+        joined = pa.concat_tables(tables).take(pa.array(np.argsort(order)))
+        entries = np.repeat(np.arange(len(rows)), [len(own) for *_, own in rows])[np.sort(order)].tolist()
+        # the same row may have other labels in this run
+        arrays = {name: joined[name] for name in names if name not in NAMED}
+        arrays |= {name: pa.repeat(pa.scalar(listing[name]), len(entries)) for name in ("model", "dataset")}
+        arrays |= {
+            name: pa.array([rows[entry][at] for entry in entries], make_schema(kind).field(name).type)
+            for at, name in enumerate(NAMED[2:])
+        }
+        return pa.table({name: arrays[name] for name in names}, schema=fields)
+
+    def _find_parts(self, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Key and part of every key that the store has."""
+        for start in range(0, len(keys), KEYS_AT_ONCE):
+            piece = [bytes.fromhex(key) for key in keys[start : start + KEYS_AT_ONCE]]
+            marks = ", ".join("?" * len(piece))
+            for key, part in self.connection.execute(f"SELECT key, part FROM rows WHERE key IN ({marks})", piece):
+                yield key.hex(), part
+
+
+def make_part_reader(folder: Path, columns: Sequence[str] | None) -> PartReader:
+    """A function that reads some columns (None for all) of a part, and keeps the last parts.
+
+    It returns the rows of the part and the index of every key in them, and raises `DataError` if the part is damaged.
+    """
+    from cachetools import LRUCache, cached
+
+    names = None if columns is None else list(dict.fromkeys(("key", *columns)))
+
+    @cached(LRUCache(PART_BYTES, getsizeof=lambda part: part[0].nbytes + KEY_BYTES * len(part[1])))
+    def read(name: str) -> tuple[pa.Table, dict[str, int]]:
+        table = read_part(folder / name, names)
+        return table, {key: row for row, key in enumerate(table["key"].to_pylist())}
+
+    return read

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,8 @@ from vitreous.bench.resample import (
     have_same_rows,
     resample_values,
 )
-from vitreous.bench.score_files import SUMMARISED, collect_sections
-from vitreous.bench.scores import MetricScores, ScoreSection, count_rows, make_sections, split_sections
+from vitreous.bench.rows import OLD_COLUMNS, rename_columns, to_table
+from vitreous.bench.scores import SUMMARISED, MetricScores, collect_sections, count_rows, make_sections
 from vitreous.bench.store import Store
 from vitreous.core.deprecation import renamed_attributes
 
@@ -142,7 +142,7 @@ def summarise(
     Parameters
     ----------
     rows
-        Result of `Store.table()`, or the same as a frame.
+        Result of `Store.table()`, or the same as a frame; image keys may be in a column `picture`, as before 0.2.
     draws
         Number of bootstrap resamples of the images.
     level
@@ -154,7 +154,15 @@ def summarise(
     -------
     list of MetricSummary
     """
-    return summarise_sections(split_sections(rows), draws, level, seed)
+    import pyarrow as pa
+
+    if isinstance(rows, pa.Table):
+        rows = rename_columns(rows)
+    else:
+        rows = rows.rename(columns=OLD_COLUMNS)
+        frame = rows.assign(parts=[[*(parts or {}).items()] for parts in rows["parts"]]).astype(object)
+        rows = to_table("scores", frame.where(frame.notna(), None).to_dict("records"))
+    return summarise_tables([rows], draws, level, seed)
 
 
 def summarise_store(
@@ -175,14 +183,12 @@ def summarise_store(
     -------
     list of MetricSummary
     """
-    sections = make_sections(collect_sections(enumerate(store.scan(run, "scores", SUMMARISED))))
-    return summarise_sections(sections, draws, level, seed)
+    return summarise_tables(store.scan(run, "scores", SUMMARISED), draws, level, seed)
 
 
-def summarise_sections(
-    sections: Sequence[ScoreSection], draws: int = DRAWS, level: float = LEVEL, seed: int = 0
-) -> list[MetricSummary]:
-    """One summary per metric of every section."""
+def summarise_tables(tables: Iterable[pa.Table], draws: int, level: float, seed: int) -> list[MetricSummary]:
+    """One summary per metric of every section; the tables hold the rows of a cell each."""
+    sections = make_sections(collect_sections(enumerate(tables)))
     return [summarise_metric(scores, draws, level, seed) for section in sections for scores in section.metrics]
 
 

@@ -1,19 +1,27 @@
 """Cells: the units of work of a plan, each one model on a fixed slice of the images of one dataset.
 
-The cells depend on the plan and its datasets only, not on the executor that runs them.
+The cells depend on the plan and its datasets only, not on the executor that runs them. Workers get a `PlanJob` and
+return one `Outcome` per cell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
 
-from vitreous.bench.keys import digest
-from vitreous.bench.plan import DataSpec, Evaluation, Plan, parse_fraction
+from vitreous.bench.keys import digest, hash_identity
+from vitreous.bench.model_options import stamp_file
+from vitreous.bench.plan_source import parse_fraction
 from vitreous.core.errors import SpecError
 from vitreous.data import Dataset, open_dataset, read_subset, subset
+from vitreous.methods.method import Method
+from vitreous.methods.spec import resolve
+from vitreous.metrics.metric import Metric, resolve_metric
+
+if TYPE_CHECKING:
+    from vitreous.bench.plan import DataSpec, Evaluation, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +91,7 @@ def choose_places(data: DataSpec, evaluation: Evaluation) -> tuple[int, ...]:
     else:
         places = range(len(dataset)) if count is None else subset(dataset, None, evaluation.seed)
     if data.part:
-        number, parts = parse_fraction(data.part)
+        number, parts = parse_fraction(data.part, "part =")
         places = [place for place in places if place % parts == number - 1]
     if not 0 < (len(places) if count is None else count) <= len(places):
         source = f"part {data.part} of {dataset.name}" if data.part else f"'{data.subset}'"
@@ -108,14 +116,6 @@ def fingerprint_cells(plan: Plan, cells: Sequence[WorkCell]) -> dict[int, str]:
     return fingerprints
 
 
-def stamp_file(file: str | None) -> str:
-    """Size and modification time of a file; an empty string if there is no such file."""
-    if file is None or not Path(file).is_file():
-        return ""
-    stat = Path(file).stat()
-    return f"{stat.st_size} {stat.st_mtime_ns}"
-
-
 def select_shard(cells: Sequence[WorkCell], shard: str) -> list[WorkCell]:
     """Cells of one shard: "2/8" selects every eighth cell, starting with the second.
 
@@ -124,8 +124,140 @@ def select_shard(cells: Sequence[WorkCell], shard: str) -> list[WorkCell]:
     SpecError
         If `shard` is not of the form i/n with 1 ≤ i ≤ n.
     """
-    try:
-        number, count = parse_fraction(shard)
-    except SpecError as problem:
-        raise SpecError(f"--shard {shard!r} {problem}") from None
+    number, count = parse_fraction(shard, "--shard")
     return [cell for cell in cells if cell.number % count == number - 1]
+
+
+# ── jobs and outcomes ────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, eq=False)
+class ResultColumn:
+    """One result that is computed for every row: a metric of a method's map, or the map itself.
+
+    Parameters
+    ----------
+    method
+        The method.
+    metric
+        The metric; None for the map itself.
+    roles
+        Roles of the targets for which the result is computed; all if empty.
+    """
+
+    method: Method
+    metric: Metric | None
+    roles: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Kind of rows in the store: "maps" or "scores"."""
+        return "maps" if self.metric is None else "scores"
+
+    @cached_property
+    def method_id(self) -> str:
+        """Hash of the method with all its options."""
+        return hash_identity(self.method)
+
+    @cached_property
+    def metric_id(self) -> str:
+        """Hash of the metric with all its options; empty for the map itself."""
+        return hash_identity(self.metric)
+
+    @cached_property
+    def spec(self) -> str:
+        """Spec of the method; cached since every row contains it."""
+        return self.method.spec
+
+
+@dataclass(frozen=True, eq=False)
+class PlanJob:
+    """A plan and the keys of rows that are already known, as sent to workers.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    known
+        Keys of known rows, 16 bytes each, concatenated.
+    device
+        Device to use in place of the plan's; None for the plan's.
+    """
+
+    plan: Plan
+    known: bytes = b""
+    device: str | None = None
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """Known keys as hexadecimal strings."""
+        return frozenset(self.known[at : at + 16].hex() for at in range(0, len(self.known), 16))
+
+    @cached_property
+    def columns(self) -> tuple[tuple[ResultColumn, ...], ...]:
+        """All results to compute on every dataset, grouped by method; the map comes first if the plan keeps maps."""
+        return tuple(self.list_columns(evaluation) for evaluation in self.plan.evaluations)
+
+    def list_columns(self, evaluation: Evaluation) -> tuple[ResultColumn, ...]:
+        """Results to compute for one evaluation."""
+        roles = evaluation.roles or ((),) * len(evaluation.metrics)
+        metrics = [(resolve_metric(spec), own) for spec, own in zip(evaluation.metrics, roles, strict=True)]
+        metrics_and_roles = [*([(None, ())] if self.plan.maps else []), *metrics]
+        return tuple(
+            ResultColumn(method, metric, own)
+            for method in map(resolve, self.plan.methods)
+            for metric, own in metrics_and_roles
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"plan": self.plan, "known": self.known, "device": self.device}
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Result of a cell.
+
+    Parameters
+    ----------
+    work_cell
+        The cell.
+    model, dataset
+        Labels.
+    rows
+        New rows by kind ("scores" or "maps").
+    listed
+        Role, label and row keys of every image, keys that were known before included.
+    places
+        Index of every image in its dataset, by image key.
+    failed
+        Error messages, one sentence each.
+    skipped
+        Number of images that the protocol leaves out.
+    """
+
+    work_cell: WorkCell
+    model: str
+    dataset: str
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {"scores": [], "maps": []})
+    listed: dict[str, list[tuple[str, int, list[str]]]] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+    skipped: int = 0
+
+    @property
+    def cell(self) -> int:
+        return self.work_cell.number
+
+    @property
+    def image_count(self) -> int:
+        return len(self.work_cell.places)
+
+    @property
+    def listing(self) -> dict[str, Any]:
+        """Labels and row keys of the cell as JSON values, as the store keeps them."""
+        rows = [
+            (image_key, place, *row)
+            for image_key, place in self.places.items()
+            for row in self.listed.get(image_key, ())
+        ]
+        return {"model": self.model, "dataset": self.dataset, "rows": rows, "failed": bool(self.failed)}

@@ -24,7 +24,6 @@ from vitreous.explanation import choose_score_function, explain_batch
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.metrics.metric import Metric
-from vitreous.metrics.metric_result import MetricResult
 
 Fragment = dict[str, Any]  # columns of one row
 PEAK = Path("/proc/self/clear_refs"), Path("/proc/self/status")
@@ -59,6 +58,17 @@ def compute(
     list of list of dict
         For every metric and every row, the columns of the result.
     """
+
+    def retry(problem: Exception, metrics: Sequence[Metric | None]) -> list[list[Fragment]]:
+        """Try two halves of the batch if single images or memory may be the cause; else every row gets the error."""
+        if len(subject) == 1 or isinstance(problem, SpecError | ModelError):
+            return [[{"error": format_error(problem)}] * subject.rows for _ in metrics]
+        free_memory(problem)
+        half = len(subject) // 2
+        halves = (subject.only(range(half)), subject.only(range(half, len(subject))))
+        parts = [compute(half_batch, method, metrics, question, precision) for half_batch in halves]
+        return [first + second for first, second in zip(*parts, strict=True)]
+
     try:
         fitted, target = method.for_model(subject.vit), ClassTarget(subject.targets)
         score_function = choose_score_function(subject.vit, target, fitted, question)
@@ -68,7 +78,7 @@ def compute(
                 subject.vit, subject.images, target, fitted, score_function, precision=precision, probe=probe
             )
     except Exception as problem:  # noqa: BLE001 - one image must not stop the run
-        return retry_halves(problem, subject, method, metrics, question, precision)
+        return retry(problem, metrics)
     about = to_canonical_json(attribution.provenance)
     shared = {"map_seconds": cost.seconds / subject.rows, "peak_mib": cost.mib, "about": about}
     memo: dict[Any, Any] = {}
@@ -81,38 +91,16 @@ def compute(
                 else measure_columns(metric, attribution, probe, subject, fitted, memo)
             )
         except Exception as problem:  # noqa: BLE001
-            (rows,) = retry_halves(problem, subject, method, [metric], question, precision)
+            (rows,) = retry(problem, [metric])
         columns.append([{**shared, **row} for row in rows])
     return columns
 
 
-def retry_halves(
-    problem: Exception,
-    subject: LabelledBatch,
-    method: Method,
-    metrics: Sequence[Metric | None],
-    question: str | None,
-    precision: str | None,
-) -> list[list[Fragment]]:
-    """Handle an error of `compute`.
-
-    Two halves of the batch are tried separately if single images or memory may be the cause; otherwise every row gets
-    the error.
-    """
-    if len(subject) > 1 and not isinstance(problem, SpecError | ModelError):
-        if isinstance(problem, torch.OutOfMemoryError):
-            problem.__traceback__ = None  # its frames keep references to the tensors to be freed
-            torch.cuda.empty_cache()
-        half = len(subject) // 2
-        halves = (subject.only(range(half)), subject.only(range(half, len(subject))))
-        parts = [compute(half_batch, method, metrics, question, precision) for half_batch in halves]
-        return [first + second for first, second in zip(*parts, strict=True)]
-    return [[make_failure_columns(format_error(problem))] * subject.rows for _ in metrics]
-
-
-def make_failure_columns(message: str) -> Fragment:
-    """Columns of a row that failed."""
-    return {"error": message, "value": float("nan")}
+def free_memory(problem: Exception) -> None:
+    """Free the memory of a GPU if that is what the problem was, so that smaller batches can be tried."""
+    if isinstance(problem, torch.OutOfMemoryError):
+        problem.__traceback__ = None  # its frames keep references to the tensors to be freed
+        torch.cuda.empty_cache()
 
 
 def format_error(problem: Exception) -> str:
@@ -143,18 +131,13 @@ def measure_columns(
     with measure_cost(device) as cost:
         result = metric(attribution, probe=probe, method=method, memo=memo, **annotations)
         scores = result.scores.double().cpu().tolist()  # synchronises with the device, inside the timed block
-    return make_result_columns(result, scores, cost.seconds / len(attribution))
-
-
-def make_result_columns(result: MetricResult, scores: list[float], seconds: float) -> list[Fragment]:
-    """Columns of every row from the result of a metric."""
     parts = {name: part.double().cpu().tolist() for name, part in result.parts.items()}
     curve = None if result.curve is None else result.curve.double().cpu().tolist()
     shared_columns = {
         "metric": result.metric,
         "higher_is_better": result.higher_is_better,
         "levels": None if result.levels is None else list(result.levels),
-        "seconds": seconds,
+        "seconds": cost.seconds / len(attribution),
         "protocol": to_canonical_json(result.protocol),
     }
     return [

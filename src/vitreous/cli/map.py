@@ -95,24 +95,19 @@ def make_job(plan: Any, data: str, shard_size: int) -> Any:
 
 def choose_pipeline(workers: int, ray: str | None, gpus: float | None, shard: str | None) -> Any:
     """The function that runs a job: in this process, in several, on Ray, or a share of it for a job array."""
-    from vitreous.bench.plan import parse_fraction
+    from vitreous.bench.plan_source import parse_fraction
     from vitreous.mapping.job import Share
-    from vitreous.mapping.run import run_map
+    from vitreous.mapping.run import run_map, run_replicas
 
     if ray is not None:
         from vitreous.mapping.ray_data import run_on_ray
 
         return partial(run_on_ray, address=ray, workers=workers if workers > 1 else None, gpus=gpus)
     if workers > 1:
-        from vitreous.mapping.replicas import run_replicas
-
         return partial(run_replicas, workers=workers)
     if shard is None:
         return run_map
-    try:
-        number, count = parse_fraction(shard)
-    except SpecError as problem:
-        raise SpecError(f"--shard {shard!r} {problem}") from None
+    number, count = parse_fraction(shard, "--shard")
     return partial(run_map, share=Share(number - 1, count))
 
 

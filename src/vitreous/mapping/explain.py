@@ -1,20 +1,37 @@
-"""Explain stage: one model replica that turns decoded images into rows with maps."""
+"""Explain stage: one model replica that turns decoded images into rows with maps.
+
+There is one row per image, target and method, in Arrow tables with the columns
+
+    key          key of the image in its dataset; index: its index in its part of the source
+    target       explained class; target_name: its name; role: "predicted", "label", "rival", "class" or "top 1", …
+    label        true class, −1 if unknown; predicted: predicted class
+    probability  softmax probability of the target (NaN if the model has a single output)
+    method       canonical spec; question: name of the score function
+    grid         the map in float16, row by row; the map is grid · scale
+    scale, rows, columns
+                 scale and shape of the grid
+    native       "patch" or "pixel"; for "pixel" the grid holds sums over patches, or pixels if a black box has no patches
+    signed       whether the scores have a sign; score: the number that is explained
+    error        null, or one sentence why there is no map; grid is null then
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from dataclasses import fields as fields_of
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitreous.bench.labelled_batch import add_predicted, find_invalid_rows, needs_logits, resolve_fixed_targets
-from vitreous.bench.worker import format_error
-from vitreous.bench.worker_job import LoadedModel, load_cached
+from vitreous.bench.labelled_batch import TargetClasses, resolve_targets
+from vitreous.bench.model_options import LoadedModel, load_cached
+from vitreous.bench.rows import COLUMNS, make_arrow_schema, to_half_precision
+from vitreous.bench.worker import format_error, free_memory
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.cuda_graphs import GraphCache
 from vitreous.capture.precision import computing
@@ -25,7 +42,6 @@ from vitreous.core.errors import ModelError, SpecError
 from vitreous.explanation import can_be_recorded, cautions, precision_of, provenance, run_recorded
 from vitreous.mapping.decode import ImageBatch
 from vitreous.mapping.job import FORMAT, MapJob, SliceRange
-from vitreous.mapping.rows import MapRows, join_rows, make_failed_rows
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.models.eval_mode import evaluating
@@ -33,6 +49,95 @@ from vitreous.models.image_input import Preprocess
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+STORED = (
+    "key", "index", "target", "target_name", "role", "label", "predicted", "probability", "method", "question",
+    "grid", "scale", "rows", "columns", "native", "signed", "score", "error",
+)  # fmt: skip
+
+
+def map_schema() -> pa.Schema:
+    """Arrow schema of the rows."""
+    return make_arrow_schema({name: COLUMNS["maps"][name] for name in STORED})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MapRows:
+    """Maps of one method for n images of a batch, at some positions, with k targets each, on the CPU."""
+
+    method: str
+    question: str
+    roles: tuple[str, ...]
+    batch: ImageBatch
+    positions: Sequence[int]
+    maps: Float[Tensor, "r h w"]
+    score: Float[Tensor, " r"] | None
+    targets: Int[Tensor, "n k"]
+    predicted: Int[Tensor, " n"]
+    probability: Float[Tensor, "n k"]
+    native: str
+    signed: bool
+
+    def table(self, names: Sequence[str]) -> pa.Table:
+        """The rows as a table; `names` are the class names."""
+        import pyarrow as pa
+
+        count, positions = len(self.maps), np.repeat(self.positions, len(self.roles))
+        grids, scales = to_half_precision(self.maps.numpy())
+        targets = self.targets.numpy().ravel()
+        offsets = np.arange(count + 1, dtype=np.int32) * grids.shape[1]
+        columns: dict[str, Any] = {
+            "key": [self.batch.keys[position] for position in positions],
+            "index": np.array(self.batch.places)[positions],
+            "target": targets,
+            "target_name": [names[target] for target in targets],
+            "role": list(self.roles) * len(self.positions),
+            "label": np.array(self.batch.labels)[positions],
+            "predicted": np.repeat(self.predicted.numpy(), len(self.roles)),
+            "probability": self.probability.numpy().ravel(),
+            "method": [self.method] * count,
+            "question": [self.question] * count,
+            "grid": pa.ListArray.from_arrays(offsets, pa.array(grids.ravel())),
+            "scale": scales,
+            "rows": np.full(count, self.maps.shape[1], np.int32),
+            "columns": np.full(count, self.maps.shape[2], np.int32),
+            "native": [self.native] * count,
+            "signed": [self.signed] * count,
+            "score": np.full(count, np.nan) if self.score is None else self.score.numpy(),
+            "error": pa.nulls(count, pa.string()),
+        }
+        return pa.table(columns, schema=map_schema())
+
+
+def make_failed_rows(failures: Sequence[tuple[int, str, str]], methods: Sequence[str]) -> pa.Table:
+    """Rows of images without a map: one per method, with the error message."""
+    import pyarrow as pa
+
+    rows = [
+        {"index": index, "key": key, "error": error, "method": method, "target": -1, "label": -1, "predicted": -1}
+        for index, key, error in failures
+        for method in methods
+    ]
+    return pa.Table.from_pylist(rows, schema=map_schema())
+
+
+def join_rows(tables: Sequence[pa.Table]) -> pa.Table:
+    """All rows in the order of the images; rows of one image are ordered by target, then by method."""
+    import pyarrow as pa
+
+    if len(tables) == 1:
+        return tables[0]
+    joined = pa.concat_tables([map_schema().empty_table(), *tables]).combine_chunks()
+    # Tables of several methods have the same rows: number the rows of an image within each table.
+    within = np.concatenate([rank_in_image(table["index"].to_numpy()) for table in tables]) if tables else np.empty(0)
+    return joined.take(np.lexsort((within, joined["index"].to_numpy())))
+
+
+def rank_in_image(index: np.ndarray) -> np.ndarray:
+    """Number of each row among the rows of its image, which lie side by side."""
+    starts = np.flatnonzero(np.diff(index, prepend=-1))
+    return np.arange(len(index)) - np.repeat(starts, np.diff(np.append(starts, len(index))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,8 +174,8 @@ class MapExplainer:
     """
 
     def __init__(self, job: MapJob, device: str) -> None:
-        self.job = job
         self.model: LoadedModel = load_cached(job.model, job.precision, device)
+        self.job = replace(job, weights=self.model.weights)
         self.vit = self.model.vit
         if self.vit.preprocess is None:
             raise ModelError(f"model {job.model.name!r} does not say how images are prepared; give --mean and --std")
@@ -108,20 +213,19 @@ class MapExplainer:
     def explain_images(self, launched: Launched, positions: Sequence[int], images: Tensor) -> None:
         """Explain some images; if that fails, each half is tried separately, and one image becomes a failed row."""
         batch = launched.batch
+        labels, rivals = (
+            torch.tensor([column[position] for position in positions]) for column in (batch.labels, batch.rival_labels)
+        )
         try:
-            targets, roles = self.collect_targets(batch, positions)
-            reasons = {} if targets is None else find_invalid_rows(targets, roles, self.vit.outputs)
-            for row, reason in reasons.items():
-                key = batch.keys[positions[row]]
-                launched.failures.append((batch.places[positions[row]], key, f"{key!r} has {reason}"))
-            fit_rows = [row for row in range(len(positions)) if row not in reasons]
-            if not fit_rows:
+            targets = resolve_targets(self.vit, self.job.targets, labels, rivals)
+            keys = [batch.keys[position] for position in positions]
+            targets, valid, reasons = targets.keep_valid(keys, self.vit.outputs)
+            launched.failures += [(batch.places[positions[row]], keys[row], why) for row, why in reasons.items()]
+            if not valid:
                 return
             if reasons:
-                index = torch.tensor(fit_rows)
-                images, positions = images[index.to(images.device)], [positions[row] for row in fit_rows]
-                targets = None if targets is None else targets[index]
-            launched.rows += self.explain_targets(batch, positions, images, targets, roles)
+                images, positions = images[valid], [positions[row] for row in valid]
+            launched.rows += self.explain_targets(batch, positions, images, targets)
         except Exception as problem:
             if isinstance(problem, SpecError | ModelError):
                 raise
@@ -129,49 +233,39 @@ class MapExplainer:
                 key = batch.keys[positions[0]]
                 launched.failures.append((batch.places[positions[0]], key, format_error(problem)))
                 return
-            if isinstance(problem, torch.OutOfMemoryError):
-                problem.__traceback__ = None  # its frames keep references to the tensors to be freed
-                torch.cuda.empty_cache()
+            free_memory(problem)
             half = len(positions) // 2
             self.explain_images(launched, positions[:half], images[:half])
             self.explain_images(launched, positions[half:], images[half:])
-
-    def collect_targets(
-        self, batch: ImageBatch, positions: Sequence[int]
-    ) -> tuple[Int[Tensor, "n k"] | None, tuple[str, ...]]:
-        """Target classes that do not depend on the model, or None, and the roles of all target columns."""
-        labels, rivals = (
-            torch.tensor([column[position] for position in positions]) for column in (batch.labels, batch.rival_labels)
-        )
-        return resolve_fixed_targets(self.vit, self.job.targets, labels, rivals)
 
     def explain_targets(
         self,
         batch: ImageBatch,
         positions: Sequence[int],
         images: Float[Tensor, "n 3 H W"],
-        given: Int[Tensor, "n k"] | None,
-        roles: tuple[str, ...],
+        classes: TargetClasses,
     ) -> list[MapRows]:
         """Rows of every method; tensors of the result may still be on their way from the device."""
         probes: dict[str | None, BlackBoxProbe] = {}  # by precision; methods of one precision share the forward pass
         rows: list[MapRows] = []
-        if given is not None:
-            given = given.to(self.vit.device, non_blocking=self.vit.device.type == "cuda")
-        targets, logits = None if needs_logits(given, roles) else given, None
+        if classes.fixed is not None:
+            fixed = classes.fixed.to(self.vit.device, non_blocking=self.vit.device.type == "cuda")
+            classes = replace(classes, fixed=fixed)
+        targets, logits = None if classes.need_logits else classes.fixed, None
         for method in self.methods:
             precision, score = self.precision_of(method), self.score_function(method)
             with computing(precision, self.vit.device):
-                if self.replays(method, images, given, roles):
-                    attribution = run_recorded(self.graphs, self.vit, images, ClassTarget(given), method, score)
+                if self.replays(method, images, classes):
+                    attribution = run_recorded(self.graphs, self.vit, images, ClassTarget(classes.fixed), method, score)
                     assert attribution.logits is not None
-                    logits, targets = attribution.logits[:: len(roles)], attribution.targets.view(len(images), -1)
+                    logits = attribution.logits[:: len(classes.roles)]
+                    targets = attribution.targets.view(len(images), -1)
                 else:
                     probe = probes.get(precision) or probe_of(self.vit, images, targets)
                     if logits is None:
                         logits = probe.full_logits
-                        if needs_logits(given, roles):
-                            targets = add_predicted(logits, given, roles)
+                        if classes.need_logits:
+                            targets = classes.add_predicted(logits)
                             probe = probe_of(self.vit, images, targets)
                         targets = probe.targets.view(len(images), -1)
                     probes[precision] = probe
@@ -182,10 +276,9 @@ class MapExplainer:
                 MapRows(
                     method=method.spec,
                     question=score.name,
-                    roles=roles,
-                    keys=[batch.keys[position] for position in positions],
-                    places=[batch.places[position] for position in positions],
-                    labels=[batch.labels[position] for position in positions],
+                    roles=classes.roles,
+                    batch=batch,
+                    positions=positions,
                     maps=to_cpu(attribution.maps().float()),
                     score=None if attribution.score is None else to_cpu(attribution.score.double()),
                     targets=to_cpu(targets),
@@ -197,13 +290,13 @@ class MapExplainer:
             )
         return rows
 
-    def replays(self, method: Method, images: Tensor, given: Int[Tensor, "n k"] | None, roles: tuple[str, ...]) -> bool:
+    def replays(self, method: Method, images: Tensor, classes: TargetClasses) -> bool:
         """Whether a batch is computed as a CUDA graph: of one method, of the usual size, with targets known before."""
         self.usual_size = max(self.usual_size, len(images))
         return (
             len(self.methods) == 1
             and len(images) == self.usual_size
-            and not needs_logits(given, roles)
+            and not classes.need_logits
             and can_be_recorded(method, self.vit)
         )
 

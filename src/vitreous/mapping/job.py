@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from hashlib import blake2b
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from vitreous.bench.plan import ModelSpec, use_hashed_names
+from vitreous.bench.keys import hash_entries, use_hashed_names
 from vitreous.core.deprecation import renamed_attributes
 from vitreous.mapping.source import ImageSource, SourceItem
+
+if TYPE_CHECKING:
+    from vitreous.bench.plan import ModelSpec, Targets
 
 FORMAT = "vitreous.maps/2"
 SHARD_SIZE = 4096  # images in an output file
@@ -47,7 +48,7 @@ class MapJob:
     model: ModelSpec
     spec: str
     methods: tuple[str, ...]
-    targets: str | tuple[int | str, ...] = "predicted"
+    targets: Targets = "predicted"
     question: str | None = None
     precision: str = "float32"
     images: int | None = None
@@ -57,11 +58,7 @@ class MapJob:
     @property
     def run(self) -> str:
         """Hash of everything that determines the rows; files of other jobs are not continued."""
-        import vitreous
-
-        entries = asdict(self, dict_factory=use_hashed_names)
-        decides = json.dumps({**entries, "format": FORMAT, "vitreous": vitreous.__version__}, sort_keys=True)
-        return blake2b(decides.encode(), digest_size=8).hexdigest()
+        return hash_entries({**asdict(self, dict_factory=use_hashed_names), "format": FORMAT})
 
 
 class SliceRange(NamedTuple):

@@ -9,19 +9,17 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
 
 from vitreous.bench.ray import ray_session
-from vitreous.bench.worker_job import load_cached
 from vitreous.core.errors import DataError
 from vitreous.mapping.decode import decode_slice
 from vitreous.mapping.explain import MapExplainer
 from vitreous.mapping.job import BATCH_SIZE, MapJob, iterate_slices
-from vitreous.mapping.run import MapOptions, MapProgress, begin_run, writing
+from vitreous.mapping.run import MapOptions, MapProgress, MapRun
 
 Rows = dict[str, np.ndarray]  # a block of Ray Data; the column `data` holds pickled values
 
@@ -58,18 +56,18 @@ def run_on_ray(
             gpus = float(options.get("device") != "cpu" and resources.get("GPU", 0) >= 1)
         replicas = workers or max(1, int(resources["GPU"] // gpus if gpus else resources.get("CPU", 1)))
         explainer = MapExplainer(job, "cpu")  # for the metadata; the model is loaded on the CPU and not run
-        explainer.job = job = replace(job, weights=explainer.model.weights)
-        source, state, progress = begin_run(job, folder, options)
-        parts = [part for part in range(len(source.parts)) if part not in state.parts]
+        job = explainer.job  # with the hash of the weights
+        run = MapRun.begin(job, folder, options)
+        parts = [part for part in range(len(run.source.parts)) if part not in run.state.parts]
         batch_size = options.get("batch_size") or BATCH_SIZE["cuda" if gpus else "cpu"]
-        with writing(folder, job, source, explainer.about(), state, progress, options) as add:
+        with run.writing(explainer.about()) as add:
             if parts:
-                shared = ray.put(pickle.dumps((source, explainer.preprocess, state.finished)))
+                shared = ray.put(pickle.dumps((run.source, explainer.preprocess, run.state.finished)))
                 data = make_pipeline(job, shared, parts, batch_size, replicas, gpus, options.get("decoding"))
                 for rows in data.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=2):
                     for packed in rows["data"]:
                         add(pickle.loads(packed))
-    return progress
+    return run.progress
 
 
 def make_pipeline(
@@ -155,8 +153,7 @@ class RayReplica:
 
     def __init__(self, job: MapJob, device: str) -> None:
         self.explainer = MapExplainer(job, device)
-        weights = load_cached(job.model, job.precision, device).weights
-        if weights != job.weights:
+        if self.explainer.model.weights != job.weights:
             raise DataError(
                 "a node has other weights than the machine that started the run; give all nodes the same files"
             )

@@ -1,27 +1,38 @@
-"""`run_map`: explain every image of a source and write the maps as Parquet shards; go on where an earlier run stopped."""
+"""Explain every image of a source and write the maps as Parquet shards; go on where an earlier run stopped.
+
+`run_map` is the pipeline in one process: decoding threads or processes, one model replica, and a thread that writes.
+`run_replicas` starts several such processes, which compute a share of the shards each, into the same folder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import multiprocessing
+import queue
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from vitreous.bench.plan_check import check_classes, note_other_classes
+import torch
+
+from vitreous.bench.plan_check import LOOK, check_model, find_annotations, make_target_error, note_other_classes
 from vitreous.bench.plan_source import FLAGS, Origin
-from vitreous.bench.pool import count_cores
-from vitreous.bench.run_progress import RunProgress
-from vitreous.bench.worker_job import load_cached
-from vitreous.core.errors import DataError, VitreousError
-from vitreous.mapping.explain import MapExplainer, SliceRows
+from vitreous.bench.pool import LOSSES, become_worker, count_cores
+from vitreous.bench.run_plan import RunProgress
+from vitreous.bench.signals import children_ignore_terminal, deferred_signals, stop_signals
+from vitreous.core.errors import DataError
+from vitreous.mapping.decode import ImageBatch, decode
+from vitreous.mapping.explain import Launched, MapExplainer, SliceRows
 from vitreous.mapping.job import BATCH_SIZE, MapJob, Share, Slice, iterate_slices
-from vitreous.mapping.local import decode, explain_slices
 from vitreous.mapping.shard_files import FolderState, ShardWriter, inspect_folder
 from vitreous.mapping.source import ImageSource, open_source
 
-LOOK = 16  # images that are read to find out whether there are labels
+WRITES_AHEAD = 4  # batches that may wait for the writing thread
 
 
 class MapProgress(RunProgress):
@@ -63,6 +74,67 @@ class MapOptions(TypedDict, total=False):
     report: Callable[[MapProgress], object] | None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class MapRun:
+    """A run that has begun: what is read, what the folder already holds, and the progress.
+
+    Parameters
+    ----------
+    job, folder
+        What is computed, and where it is written.
+    source, state
+        The images, and the shards that the folder holds.
+    progress, report
+        The progress, and the function that is called with it.
+    """
+
+    job: MapJob
+    folder: Path
+    source: ImageSource
+    state: FolderState
+    progress: MapProgress
+    report: Callable[[MapProgress], object]
+
+    @classmethod
+    def begin(cls, job: MapJob, folder: Path, options: MapOptions) -> MapRun:
+        """Open the source, find out what the folder holds, and report the progress for the first time."""
+        source = open_source(job.spec, job.images)
+        recheck, retry = options.get("recheck", False), options.get("retry", False)
+        state = inspect_folder(folder, job, source, recheck=recheck, retry=retry)
+        progress = MapProgress(source.images, state.images, state.images)
+        run = cls(job, folder, source, state, progress, options.get("report") or (lambda _: None))
+        run.report(progress)
+        return run
+
+    @contextmanager
+    def writing(self, about: Mapping[str, Any]) -> Iterator[Callable[[SliceRows], None]]:
+        """Context manager for a function that writes the rows of a slice and reports the progress.
+
+        Parameters
+        ----------
+        about
+            Metadata of the files.
+
+        Raises
+        ------
+        DataError
+            At the end, if rows of a shard are missing.
+        """
+        writer = ShardWriter(self.folder, self.job, self.source, about, self.state.partials)
+
+        def add(rows: SliceRows) -> None:
+            writer.add(rows)
+            self.progress.add(rows)
+            self.report(self.progress)
+
+        try:
+            yield add
+        finally:
+            writer.save_partials()  # keeps finished batches when the run is interrupted
+        if unfinished := [name for name, buffer in writer.buffers.items() if buffer.waiting or not buffer.ends_shard]:
+            raise DataError(f"no rows came for a part of {', '.join(unfinished[:3])}; run the command again")
+
+
 def run_map(
     job: MapJob,
     folder: Path,
@@ -97,66 +169,38 @@ def run_map(
         If the source cannot be read, or the folder holds maps of another job.
     """
     explainer = MapExplainer(job, options.get("device") or choose_default_device())
-    explainer.job = job = replace(job, weights=explainer.model.weights)
-    source, state, progress = begin_run(job, folder, options)
+    job = explainer.job  # with the hash of the weights
+    run = MapRun.begin(job, folder, options)
     device_type = explainer.vit.device.type
     batch_size = options.get("batch_size") or BATCH_SIZE.get(device_type, 16)
     processes = options.get("decoding")
     if processes is None:
         processes = 0 if device_type == "cpu" else max(1, count_cores() // share.count - 1)
-    list_slices = partial(iterate_pending_slices, source, state, batch_size, job.shard_size, share)
+    list_slices = partial(iterate_pending_slices, run.source, run.state, batch_size, job.shard_size, share)
     with (
-        writing(folder, job, source, explainer.about(), state, progress, options) as add,
-        closing(decode(source, explainer.preprocess, list_slices, processes, batch_size)) as batches,
+        run.writing(explainer.about()) as add,
+        closing(decode(run.source, explainer.preprocess, list_slices, processes, batch_size)) as batches,
     ):
         explain_slices(explainer, batches, add)
-    if not progress.done_images and source.images is None and share.count == 1:
+    if not run.progress.done_images and run.source.images is None and share.count == 1:
         raise DataError(f"there is no image in '{job.spec}'")
-    return progress
+    return run.progress
 
 
-def begin_run(job: MapJob, folder: Path, options: MapOptions) -> tuple[ImageSource, FolderState, MapProgress]:
-    """Open the source, find out what the folder holds, and report the progress for the first time."""
-    source = open_source(job.spec, job.images)
-    recheck, retry = options.get("recheck", False), options.get("retry", False)
-    state = inspect_folder(folder, job, source, recheck=recheck, retry=retry)
-    progress = MapProgress(source.images, state.images, state.images)
-    if report := options.get("report"):
-        report(progress)
-    return source, state, progress
+def explain_slices(explainer: MapExplainer, batches: Iterable[ImageBatch], add: Callable[[SliceRows], None]) -> None:
+    """Explain batches and hand their rows to `add` in a thread, while the device computes the next ones."""
+    waiting: deque[Future[None]] = deque()
 
+    def finish(launched: Launched) -> None:
+        add(explainer.finish(launched))
 
-@contextmanager
-def writing(
-    folder: Path,
-    job: MapJob,
-    source: ImageSource,
-    about: Mapping[str, Any],
-    state: FolderState,
-    progress: MapProgress,
-    options: MapOptions,
-) -> Iterator[Callable[[SliceRows], None]]:
-    """Context manager for a function that writes the rows of a slice and reports the progress.
-
-    Raises
-    ------
-    DataError
-        At the end, if rows of a shard are missing.
-    """
-    writer, report = ShardWriter(folder, job, source, about, state.partials), options.get("report")
-
-    def add(rows: SliceRows) -> None:
-        writer.add(rows)
-        progress.add(rows)
-        if report:
-            report(progress)
-
-    try:
-        yield add
-    finally:
-        writer.save_partials()  # keeps finished batches when the run is interrupted
-    if unfinished := [name for name, buffer in writer.buffers.items() if buffer.waiting or not buffer.ends_shard]:
-        raise DataError(f"no rows came for a part of {', '.join(unfinished[:3])}; run the command again")
+    with ThreadPoolExecutor(1, thread_name_prefix="vitreous-write") as writer:
+        for batch in batches:
+            waiting.append(writer.submit(finish, explainer.launch(batch)))
+            while waiting and (len(waiting) > WRITES_AHEAD or waiting[0].done()):
+                waiting.popleft().result()
+        while waiting:
+            waiting.popleft().result()
 
 
 def iterate_pending_slices(
@@ -169,9 +213,95 @@ def iterate_pending_slices(
 
 
 def choose_default_device() -> str:
-    import torch
-
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+# ── several replicas ─────────────────────────────────────────────────────────────────────────────
+
+
+def run_replicas(job: MapJob, folder: Path, workers: int, **options: Unpack[MapOptions]) -> MapProgress:
+    """As `run_map`, by `workers` processes; GPUs are assigned to them in turn.
+
+    A process that dies is started again, and goes on where it was.
+
+    Raises
+    ------
+    DataError
+        If one process dies `LOSSES` times.
+    """
+    run, device = MapRun.begin(job, folder, options), options.get("device")
+    shared: MapOptions = {"batch_size": options.get("batch_size"), "decoding": options.get("decoding")}
+    context = multiprocessing.get_context("spawn")
+    with children_ignore_terminal():
+        messages: Any = context.Queue()
+    threads = max(1, count_cores() // workers)
+    gpus = torch.cuda.device_count() if (device or "cuda") == "cuda" else 0
+
+    def start(number: int) -> Any:
+        replica_options: MapOptions = {**shared, "device": f"cuda:{number % gpus}" if gpus else device or "cpu"}
+        arguments = (job, folder, Share(number, workers), threads, messages, replica_options)
+        process = context.Process(target=run_replica, args=arguments, daemon=False)
+        with deferred_signals(), children_ignore_terminal():
+            process.start()
+        return process
+
+    running = {number: start(number) for number in range(workers)}
+    reports: dict[int, MapProgress] = {}  # the last one of every process
+    losses = Counter[int]()
+    try:
+        while running:
+            try:
+                number, message = messages.get(timeout=0.5)
+            except queue.Empty:
+                for number in [number for number, process in running.items() if process.exitcode is not None]:
+                    losses[number] += 1
+                    if losses[number] >= LOSSES:
+                        raise DataError(
+                            f"replica {number} died {LOSSES} times (out of memory?); fewer --workers or a smaller --batch-size may work"
+                        ) from None
+                    reports.pop(number, None)
+                    running[number] = start(number)
+                continue
+            if isinstance(message, BaseException):
+                raise message
+            if message is None:
+                running.pop(number).join()
+                continue
+            add_difference(run.progress, reports.get(number, MapProgress(None)), message)
+            reports[number] = message
+            run.report(run.progress)
+    finally:
+        for process in running.values():
+            process.terminate()  # they save what they have
+        for process in running.values():
+            process.join()
+    return run.progress
+
+
+def add_difference(progress: MapProgress, before: MapProgress, after: MapProgress) -> None:
+    """Add what a replica has done between two of its reports."""
+    progress.done_images += (after.done_images - after.known_images) - (before.done_images - before.known_images)
+    progress.rows += after.rows - before.rows
+    progress.skipped += after.skipped - before.skipped
+    for error, count in after.failed.items():
+        progress.add_failure(error, count - before.failed.get(error, 0))
+
+
+def run_replica(job: MapJob, folder: Path, share: Share, threads: int, messages: Any, options: MapOptions) -> None:
+    """Body of a replica's process: run its share and send progress, an error, or None at the end."""
+    become_worker(threads)
+    options["report"] = lambda progress: messages.put((share.number, progress))
+    try:
+        with stop_signals():
+            run_map(job, folder, share=share, **options)
+        messages.put((share.number, None))
+    except KeyboardInterrupt:
+        return
+    except Exception as problem:  # noqa: BLE001 - raised again in the parent
+        messages.put((share.number, problem))
+
+
+# ── before a run ─────────────────────────────────────────────────────────────────────────────────
 
 
 def check_job(job: MapJob, device: str | None) -> tuple[MapJob, list[str]]:
@@ -188,41 +318,20 @@ def check_job(job: MapJob, device: str | None) -> tuple[MapJob, list[str]]:
         If the job cannot run; the message is one sentence and names the flag.
     """
     origin = Origin(flags=FLAGS)
-    try:
+    with origin.blame("datasets", job.spec):
         source = open_source(job.spec, job.images)
         labelled = has_labels(source)
-    except VitreousError as problem:
-        raise origin.wrong(str(problem), "datasets", job.spec) from None
     if job.targets in ("label", "predicted+label", "pair") and not labelled:
-        raise origin.wrong(
-            f'targets = "{job.targets}" needs labels, and dataset {job.spec!r} has none; "predicted" would work',
-            "targets",
-        )
-    try:
-        model = load_cached(job.model, job.precision, device or choose_default_device())
-    except VitreousError as problem:
-        raise origin.wrong(str(problem), "models", job.model.name) from None
-    if model.vit.preprocess is None:
-        raise origin.wrong(f"model {job.model.name!r} does not say how images are prepared", "models", job.model.name)
-    check_classes(job.targets, model.vit, origin)
+        raise make_target_error(job.targets, "labels", job.spec, origin)
+    model = check_model(job.model, job.precision, device or choose_default_device(), [job.targets], origin)
     note = note_other_classes(model.vit, job.model.label, source.classes, source.name)
     return replace(job, weights=model.weights), [note] if note else []
 
 
 def has_labels(source: ImageSource) -> bool:
-    """Whether one of the first readable images has a label; raises `DataError` if none of them can be read."""
-    readable = 0
+    """Whether one of the first images of a part has a label; raises `DataError` if none of them can be read."""
     for part in source.parts:
-        for tried, item in enumerate(part.items(0)):
-            if tried == LOOK:
-                break
-            try:
-                sample = part.load(item)
-            except DataError:
-                continue
-            readable += 1
-            if sample.label is not None or sample.cover is not None:
-                return True
-        if readable:
-            return False
+        annotations = find_annotations(partial(part.load, item) for item in islice(part.items(0), LOOK))
+        if annotations is not None:
+            return "labels" in annotations
     raise DataError(f"none of the first images of '{source.spec}' can be read")

@@ -10,16 +10,14 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitreous.bench.atomic_files import put_whole
+from vitreous.bench.atomic_files import encode_parquet, put_whole
 from vitreous.bench.signals import deferred_signals
 from vitreous.core.errors import DataError
-from vitreous.mapping.explain import SliceRows
+from vitreous.mapping.explain import SliceRows, map_schema
 from vitreous.mapping.job import FORMAT, MapJob, name_shard
-from vitreous.mapping.rows import map_schema
 from vitreous.mapping.source import ImageSource
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 CHECKPOINT = 30.0  # seconds of work that a killed run may lose
 ROW_GROUP = 1024  # rows that are read together
 # columns that repeat themselves; a dictionary would make grids larger
-WRITING: dict[str, Any] = {"use_dictionary": ["target_name", "role", "method", "question", "native", "error"]}
+REPEATED = ["target_name", "role", "method", "question", "native", "error"]
 PARTIAL = ".partial.parquet"
 
 
@@ -179,12 +177,8 @@ class ShardWriter:
 
 def write_parquet(path: Path, table: pa.Table, about: str) -> None:
     """Write a file of maps atomically; `about` is its metadata."""
-    import pyarrow.parquet as pq
-
-    stream = BytesIO()
     table = table.replace_schema_metadata({"vitreous": about})
-    pq.write_table(table, stream, compression="zstd", row_group_size=ROW_GROUP, **WRITING)
-    put_whole(path, stream.getvalue())
+    put_whole(path, encode_parquet(table, row_group_size=ROW_GROUP, use_dictionary=REPEATED))
 
 
 def list_complete_files(folder: str | Path) -> list[Path]:
@@ -243,7 +237,7 @@ def inspect_folder(
     states: dict[str, ShardState] = {}
     for path in sorted(folder.glob("maps-*.parquet")):
         shard = read_state(path)
-        if shard is None and read_about(path) is None and not is_parquet(path):
+        if shard is None and not is_parquet(path):
             path.unlink()  # cut short by a power failure
             continue
         if shard is None or shard.run != job.run:

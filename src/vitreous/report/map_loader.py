@@ -14,12 +14,12 @@ import torch
 from PIL import Image
 
 from vitreous.bench.keys import hash_tensor
+from vitreous.bench.model_options import load_cached
 from vitreous.bench.plan import Plan
 from vitreous.bench.plan_parser import Origin, make_plan
 from vitreous.bench.run import map_precision
 from vitreous.bench.scores import ImageTarget, ScoreSection
 from vitreous.bench.work_cells import open_cached
-from vitreous.bench.worker_job import load_cached
 from vitreous.core.errors import Caveat, DataError, VitreousError
 from vitreous.data import Dataset
 from vitreous.front import explain

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vitreous.mapping.stored_map import runs_of_equal
-from vitreous.maps import MapFolder
+from vitreous.maps import MapFolder, runs_of_equal
 
 BINS = 20  # of probabilities
 BATCH = 4096  # rows in memory

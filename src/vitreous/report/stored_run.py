@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitreous.bench.rows import make_schema, to_frame
-from vitreous.bench.score_files import SUMMARISED, collect_sections
-from vitreous.bench.scores import ImageTarget, ScoreSection, make_sections
+from vitreous.bench.scores import SUMMARISED, ImageTarget, ScoreSection, collect_sections, make_sections
 from vitreous.bench.store import Store
 from vitreous.core.errors import DataError
 
