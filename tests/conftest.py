@@ -77,6 +77,10 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # libraries look for leaks when Python ends
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     skip_folders(items)
     cases: dict[str, list[pytest.Item]] = {}
