@@ -16,15 +16,13 @@ from vitreous.bench.summary import MetricSummary, order_by_rank, summarise_metri
 from vitreous.core.errors import DataError, VitreousError
 from vitreous.metrics.published import published_orders, published_table
 from vitreous.report.chart_groups import ChartGroup, draw_charts, draw_joined_radars
-from vitreous.report.filled_table import PaperTable
 from vitreous.report.formatting import format_count
 from vitreous.report.gallery import MOST, ImageStrip, describe_metrics, make_gallery
 from vitreous.report.main_table import make_main_table, tabulate_all
 from vitreous.report.map_loader import MapLoader, open_maps
-from vitreous.report.paper_comparison import compare_with_paper
+from vitreous.report.paper_comparison import compare_with_orders, compare_with_paper
 from vitreous.report.paper_figures import PaperFigure, make_paper_figures
-from vitreous.report.paper_orders import compare_with_orders
-from vitreous.report.paper_tables import make_paper_tables
+from vitreous.report.paper_tables import PaperTable, make_paper_tables
 from vitreous.report.rendering import render_page
 from vitreous.report.stored_run import StoredRun, read_run
 from vitreous.report.tables import ReportTable, to_csv, to_latex, to_markdown
