@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from functools import lru_cache
 from io import BytesIO
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.colors import to_hex
@@ -62,13 +62,14 @@ def describe_row(attribution: Attribution, scale: Scale) -> dict[str, Any]:
     name, is_clip = class_name(attribution), isinstance(attribution.layout, ClipLayout)
     image = film_image(attribution, scale) if is_clip else overlay_image(attribution, scale=scale, longest=2 * SIDE)
     side = max(SIDE, image.width) if is_clip else SIDE
+    image.thumbnail((side, side))
     return {
         "name": name,
         "target": describe_target(attribution).removeprefix(name),
         "remarks": remarks(attribution),
         "label": label(attribution, scale),
         "side": side,
-        "source": data_url(image, side),
+        "source": to_data_url(image, "png", optimize=True),
         "colours": [to_hex(colour) for colour in scale.ramp(steps=9)],
         "ticks": [scale.written(tick) for tick in scale.ticks],
     }
@@ -85,9 +86,8 @@ def render_template(name: str, **values: Any) -> str:
     return load_templates().get_template(name).render(values)
 
 
-def data_url(image: Image.Image, side: int) -> str:
-    """A reduced image as a data URL."""
-    image.thumbnail((side, side))
+def to_data_url(image: Image.Image, kind: Literal["png", "webp"], **options: Any) -> str:
+    """An image as a data URL; `options` are those of its format in Pillow."""
     stream = BytesIO()
-    image.save(stream, "PNG", optimize=True)
-    return f"data:image/png;base64,{b64encode(stream.getvalue()).decode()}"
+    image.save(stream, kind, **options)
+    return f"data:image/{kind};base64,{b64encode(stream.getvalue()).decode()}"

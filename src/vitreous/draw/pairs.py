@@ -14,7 +14,7 @@ from matplotlib.patches import ConnectionPatch
 from PIL import Image
 
 from vitreous.draw.captions import format_value
-from vitreous.draw.notebook import data_url, render_template
+from vitreous.draw.notebook import render_template, to_data_url
 from vitreous.draw.overlay import Window, backdrop, overlay_image
 from vitreous.draw.scale import Scale, scale_of
 from vitreous.pairs.pair_attribution import PairAttribution, Side
@@ -139,7 +139,7 @@ def describe_side(pair: PairAttribution, side: Side) -> dict[str, Any]:
         image, window = image_and_window(pair, side)
         left, top, right, bottom = (round(100 * v / n, 3) for v, n in zip(window, image.size * 2, strict=True))
         described |= {
-            "source": data_url(image.copy(), max(image.size)),
+            "source": to_data_url(image, "png", optimize=True),
             "window": {"left": left, "top": top, "width": right - left, "height": bottom - top},
         }
     return described

@@ -21,7 +21,7 @@ ORDER_HEADS = ("where", "first is …", "comparisons", "agree", "first ahead", "
 ORDER_DRAWS = 400  # resamples per pair; there are up to 70 pairs, and only the sign of their interval is counted
 
 
-def compare_with_paper(filled: PaperTable, published: PublishedTable) -> Iterator[ReportTable]:
+def compare_with_paper(filled: PaperTable, published: PublishedTable | None) -> Iterator[ReportTable]:
     """Put published numbers beside those of a run.
 
     Parameters
@@ -29,17 +29,19 @@ def compare_with_paper(filled: PaperTable, published: PublishedTable) -> Iterato
     filled
         A table that is filled with the values of a run.
     published
-        The numbers of the paper.
+        The numbers of the paper; None if it prints none.
 
     Yields
     ------
     ReportTable
         One table per group of columns that both have; methods of the paper that the run lacks are left out.
     """
+    if filled.table is None or published is None:
+        return
     printed = index_published_rows(published)
     columns = [(name, column) for name, column in filled.columns.items() if name in published.columns]
     methods = [method for method in filled.methods if hash_spec(method) in printed]
-    if filled.table is None or not methods:
+    if not methods:
         return
     paper = published.name.partition(":")[0]
     for number, (group, members) in enumerate(groupby(columns, lambda entry: entry[0].rpartition(": ")[0])):
