@@ -19,8 +19,7 @@ from study.tables import NOTHING, format_table
 from vitreous.bench.reproduce import find_reproduction
 from vitreous.metrics.protocols import protocol
 from vitreous.metrics.published import PublishedOrder, published_table, published_tables
-from vitreous.report.paper_comparison import hash_spec, index_published_rows
-from vitreous.report.paper_orders import PairedDifference
+from vitreous.report.paper_comparison import PairedDifference, hash_spec, index_published_rows
 
 CLOSE = 0.7  # an order with at least this mean τ is called largely the paper's
 hash_method = lru_cache(maxsize=None)(hash_spec)

@@ -33,10 +33,9 @@ from vitreous.bench.plan import Plan
 from vitreous.bench.reproduce import find_reproduction, keep_models, plan_reproduction
 from vitreous.bench.resample import resample_values
 from vitreous.metrics.published import PublishedOrder, published_orders, published_table
-from vitreous.report.column_match import FilledColumn
 from vitreous.report.page import name_sections
-from vitreous.report.paper_comparison import hash_spec, index_published_rows
-from vitreous.report.paper_orders import group_pairs
+from vitreous.report.paper_columns import FilledColumn
+from vitreous.report.paper_comparison import group_pairs, hash_spec, index_published_rows
 from vitreous.report.paper_tables import make_paper_tables
 from vitreous.report.stored_run import read_run
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -224,3 +226,9 @@ def test_a_stored_map_is_the_map(real: Path) -> None:
 
     assert easel.remade == []
     assert torch.allclose(stored.patches, again.patches, atol=1e-3 * again.patches.abs().max().item())
+
+
+def test_the_demo_writes_its_page_without_the_packages_of_a_benchmark() -> None:
+    hidden = "sys.modules |= dict.fromkeys(('cachetools', 'pandas', 'pyarrow', 'pydantic'))"
+    imports = "import vitreous.demo; from vitreous.report.page import write_text"
+    subprocess.run([sys.executable, "-c", f"import sys; {hidden}; {imports}"], check=True)

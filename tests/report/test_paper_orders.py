@@ -12,7 +12,7 @@ from vitreous.methods.spec import resolve
 from vitreous.metrics.protocols import protocol
 from vitreous.metrics.published import published_orders
 from vitreous.report import write_report
-from vitreous.report.paper_orders import PairedDifference
+from vitreous.report.paper_comparison import PairedDifference
 
 PLUS, SKIPPLUS, GENATT = (
     "genatt(row='cls')+plus",

@@ -15,11 +15,16 @@ from vitreous.report import tables
 from vitreous.report.main_table import count_passes, make_main_table, tabulate_all
 from vitreous.report.page import name_sections
 from vitreous.report.paper_tables import make_paper_tables
-from vitreous.report.rendering import render_macro
+from vitreous.report.rendering import load_environment
 from vitreous.report.stored_run import read_run
 from vitreous.report.tables import ReportTable, TableCell, TableHead, place_values
 
 HOSTILE = "=<script>alert(1)</script>|`&\\$_%#{}~^\"'"
+
+
+def render_macro(name: str, value: ReportTable | TableCell) -> str:
+    """Render one macro of `macros.html`."""
+    return str(getattr(load_environment().get_template("macros.html").module, name)(value))
 
 
 def table(name: str = "genatt") -> ReportTable:

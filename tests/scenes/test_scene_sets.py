@@ -26,7 +26,7 @@ from vitreous.scenes import (
     render_image,
     tensor,
 )
-from vitreous.scenes.stamp import CODES
+from vitreous.scenes.drawings import CODES
 
 PAIRED_CLASSES = [label for label in range(len(CLASSES)) if paired_class(label) is not None]
 PINNED = {

@@ -12,19 +12,12 @@ from torch import Tensor
 from vitreous import scenes
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.front import explain, load
-from vitreous.methods import load_all
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.method import METHODS as REGISTRY
 from vitreous.metrics.localisation import ap, pointing_game
 from vitreous.models.vit import ViT
 from vitreous.scenes import Scene
 
-load_all()
-METHODS = tuple(
-    spec
-    for spec in (DEFAULT_METHOD, "decompx+skipplus", "genatt", "tokentm", "rollout", "ixg", "tis(masks=128)")
-    if spec.split("(")[0].split("+")[0] in REGISTRY
-)
+METHODS = (DEFAULT_METHOD, "decompx+skipplus", "genatt", "tokentm", "rollout", "ixg", "tis(masks=128)")
 QUESTION = "probability"  # classes compete for it, so evidence for one object is evidence against the other
 
 

@@ -1,7 +1,7 @@
 """Attributions as figures: laid over the image, side by side, and in notebooks.
 
-`scale` maps scores to colours, `overlay` lays colours over an image, `board` places text and images, `captions` words
-them, `pages` draws figures and sheets, `strips` a method layer by layer, `film` clips, and `notebook` writes HTML.
+`scale` maps scores to colours, `overlay` lays colours over an image, `figure_layout` places text and images, `captions`
+words them, `pages` draws figures and sheets, `strips` a method layer by layer, `film` clips, and `notebook` writes HTML.
 """
 
 from __future__ import annotations

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.core.errors import VitreousError
-from vitreous.draw.scale import Number, Scale, find_negligible_rows, map_values, scale_of
+from vitreous.draw.scale import Scale, find_negligible_rows, map_values, scale_of
 from vitreous.methods.attribution import Attribution
-from vitreous.models.transforms import OpaquePreprocess
 
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 NBSP = "\N{NO-BREAK SPACE}"
@@ -173,7 +174,7 @@ def class_specific(method: str) -> bool:
 # ── footnotes ────────────────────────────────────────────────────────────────────────────────────
 
 
-def describe_sums(attributions: tuple[Attribution, ...]) -> list[str]:
+def describe_sums(attributions: Sequence[Attribution]) -> list[str]:
     """Footnotes for signed maps of a probability whose patches add up to more than 1 though none exceeds it."""
     notes = []
     for attribution in attributions:
@@ -187,29 +188,3 @@ def describe_sums(attributions: tuple[Attribution, ...]) -> list[str]:
                 f"{explain_range(attribution)}"
             )
     return notes
-
-
-def footnotes(
-    attributions: tuple[Attribution, ...],
-    *,
-    clipped: bool,
-    framed: bool,
-    scales: str,
-    quantile: Number,
-    left_out: str,
-) -> str:
-    """What holds for the whole figure."""
-    provenance = attributions[0].provenance
-    notes = [str(provenance["model"])] if "model" in provenance else []
-    notes += [scales] if scales else []
-    if clipped:
-        notes.append(f"colours end at the {100 * quantile:g} % quantile of |score|, arrows mark what lies beyond")
-    if framed:
-        notes.append("the frame is what the model sees")
-    if isinstance(attributions[0].preprocess, OpaquePreprocess):
-        notes.append(
-            "drawn on what the model saw, in colours from its least to its largest value: the geometry and normalisation of "
-            "its preprocessing are not known"
-        )
-    notes += describe_sums(attributions)
-    return " · ".join([*notes, left_out] if left_out else notes)

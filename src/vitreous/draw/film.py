@@ -13,19 +13,8 @@ from vitreous.core.errors import ShapeError
 from vitreous.draw.captions import describe_target, label, remarks
 from vitreous.draw.figure_layout import FAINT, FigureBoard
 from vitreous.draw.overlay import LARGE, Mode, backdrop
-from vitreous.draw.pages import (
-    GAP,
-    MARGIN,
-    MapStyle,
-    box_height,
-    choose_scales,
-    close_board,
-    count_left_out,
-    describe_scales,
-    group_rows_by_image,
-    name_unprintable,
-)
-from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, scale_of
+from vitreous.draw.pages import GAP, MARGIN, MapStyle, box_height, close_board, count_left_out, name_unprintable
+from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, choose_scales, describe_scales, group_rows, scale_of
 from vitreous.methods.attribution import Attribution
 from vitreous.models.layout import ClipLayout, Layout
 
@@ -91,12 +80,12 @@ def film_strip(
     if not shown or columns < 1:
         raise ShapeError(f"nothing to draw: {len(attribution)} rows, columns={columns}, limit={limit}")
     columns = min(columns, layout.times)
-    groups = group_rows_by_image(attribution) if shared_scale else list(range(len(attribution)))
+    groups = group_rows(attribution, shared_scale)
     scales = [scale] * len(attribution) if scale else choose_scales(attribution, groups, quantile)
     board = FigureBoard(2 * MARGIN + max(columns * (FRAME + THIN), BAR + 1))
     inner = board.across - 2 * MARGIN
     y = board.write_wrapped(MARGIN, MARGIN, attribution.method, inner, 11, weight="bold") + 0.08
-    look = MapStyle(True, opacity, mode, quantile, SIDE)
+    look = MapStyle(True, opacity, mode, SIDE)
     for row in shown:
         single, own = attribution[row], scales[row]
         title = name_unprintable(single, describe_target(single))
@@ -248,7 +237,7 @@ def save_animation(
     if chosen not in ("gif", "webp") or not seconds > 0:
         raise ShapeError(f"format={chosen!r}, seconds={seconds}; 'gif' or 'webp' and a time above 0 would work")
     scale = scale or scale_of(attribution, quantile=quantile)
-    look = MapStyle(True, opacity, mode, quantile, 2 * SIDE)
+    look = MapStyle(True, opacity, mode, 2 * SIDE)
     frames = []
     for frame in range(layout.frames):
         shown = time_step(attribution, frame // layout.tubelet, frame)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -89,7 +89,8 @@ def overlay_image(
     image, window = framed_image
     values, seen = map_at_pixels(attribution, image, window, mode)
     base = tone_base(np.asarray(image, np.float32) / 255, scale)
-    painted = np.where(seen[..., None], scale.over(base, np.nan_to_num(values), opacity), fade(base))
+    faded = UNSEEN * base + (1 - UNSEEN)
+    painted = np.where(seen[..., None], scale.over(base, np.nan_to_num(values), opacity), faded)
     painted = hatch_missing(painted, np.isnan(values) & seen)
     if not uncertainty:
         return to_image(painted)
@@ -112,7 +113,8 @@ def backdrop(attribution: Attribution, longest: int = LARGE) -> tuple[Image.Imag
     """Image of a single row at display size, and the part of it that the model sees; None without an image."""
     preprocess = attribution.preprocess
     if attribution.originals is not None and preprocess is not None and not isinstance(preprocess, OpaquePreprocess):
-        image = to_upright_rgb(attribution.originals[0])
+        image = attribution.originals[0]  # `explain` keeps images upright and in RGB
+        image = image if isinstance(image, Image.Image) and image.mode == "RGB" else open_image(image)
         window = preprocess.window(image)
     elif attribution.images is not None:
         image = to_image(denormalise_input(attribution))
@@ -126,24 +128,18 @@ def backdrop(attribution: Attribution, longest: int = LARGE) -> tuple[Image.Imag
     return small, (left * across, top * down, right * across, bottom * down)
 
 
-def to_upright_rgb(image: Any) -> Image.Image:
-    """RGB image with its orientation applied; `explain` keeps images that way already."""
-    return image if isinstance(image, Image.Image) and image.mode == "RGB" else open_image(image)
-
-
 def denormalise_input(attribution: Attribution) -> np.ndarray:
-    """The model's input as colours in [0, 1]; min-max scaled when its normalisation is not known."""
+    """The model's input as colours in [0, 1]; min-max scaled when its normalisation is not known.
+
+    Of more than three channels the first three are shown; one, or the mean of two, is grey.
+    """
     assert attribution.images is not None
-    image = as_colours(attribution.images[0].float().cpu())
+    image = attribution.images[0].float().cpu()
+    image = image[:3] if len(image) >= 3 else image.mean(0, keepdim=True).expand(3, -1, -1)
     if attribution.preprocess is not None and attribution.images.shape[-3] == 3:
         return attribution.preprocess.denormalise(image).permute(1, 2, 0).numpy() / 255
     image = image.nan_to_num().permute(1, 2, 0).numpy()
     return (image - image.min()) / ((image.max() - image.min()) or 1)
-
-
-def as_colours(image: Tensor) -> Tensor:
-    """Three channels [3 H W] to show: the first three, or one or the mean of two in grey."""
-    return image[:3] if len(image) >= 3 else image.mean(0, keepdim=True).expand(3, -1, -1)
 
 
 def display_size(width: int, height: int, longest: int = LARGE) -> tuple[int, int]:
@@ -166,18 +162,13 @@ def map_at_pixels(
         return resample(resample(maps, down, mode).mT, across, mode).mT
 
     own = attribution.native_maps[0].double().cpu()
-    values = at(enlarge_map(own.nan_to_num(0.0, 1e30, -1e30), attribution, mode), choose_interpolation(mode))
+    interpolation = "nearest" if mode == "nearest" else "bilinear"
+    values = at(enlarge_map(own.nan_to_num(0.0, 1e30, -1e30), attribution, mode), interpolation)
     missing = own.isnan()
     if missing.any():  # a missing score takes no part in its neighbours' means
-        weight_of_known = at(enlarge_map((~missing).double(), attribution, mode), choose_interpolation(mode)).clamp(
-            min=1e-3
-        )
-        values = (values / weight_of_known).masked_fill(at(missing.double(), "nearest") > 0, torch.nan)
+        weights = at(enlarge_map((~missing).double(), attribution, mode), interpolation).clamp(min=1e-3)
+        values = (values / weights).masked_fill(at(missing.double(), "nearest") > 0, torch.nan)
     return values.float().numpy(), seen.numpy()
-
-
-def choose_interpolation(mode: Mode) -> str:
-    return "nearest" if mode == "nearest" else "bilinear"
 
 
 def enlarge_map(values: Tensor, attribution: Attribution, mode: Mode) -> Tensor:
@@ -187,10 +178,6 @@ def enlarge_map(values: Tensor, attribution: Attribution, mode: Mode) -> Tensor:
     if mode != "bicubic":
         return values
     return torch.nn.functional.interpolate(values[None, None], size=attribution.layout.size, mode="bicubic")[0, 0]
-
-
-def fade(base: np.ndarray) -> np.ndarray:
-    return UNSEEN * base + (1 - UNSEEN)
 
 
 def hatch_missing(colours: np.ndarray, missing: np.ndarray) -> np.ndarray:

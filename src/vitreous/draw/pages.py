@@ -9,12 +9,20 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from vitreous.core.errors import ShapeError
-from vitreous.draw.captions import class_name, class_specific, describe_rank, describe_target, footnotes, label, remarks
+from vitreous.draw.captions import (
+    class_name,
+    class_specific,
+    describe_rank,
+    describe_sums,
+    describe_target,
+    label,
+    remarks,
+)
 from vitreous.draw.figure_layout import FAINT, FigureBoard, covers, is_printable
 from vitreous.draw.overlay import LARGE, Mode, Window, backdrop, bare_image, overlay_image
-from vitreous.draw.row_scales import choose_scales, describe_scales, group_rows_by_image
-from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale
+from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, choose_scales, describe_scales, group_rows
 from vitreous.methods.attribution import Attribution
+from vitreous.models.transforms import OpaquePreprocess
 
 MARGIN, GAP = 0.2, 0.16  # inches
 BAR = 0.33  # a colour bar and its numbers
@@ -30,7 +38,6 @@ class MapStyle:
     overlay: bool = True
     opacity: Number = OPACITY
     mode: Mode = "bilinear"
-    quantile: Number = QUANTILE
     longest: int = LARGE  # side of an image, in pixels
     uncertainty: bool = False
 
@@ -136,8 +143,8 @@ def figure(
     if not shown or (columns is not None and columns < 1):
         raise ShapeError(f"nothing to draw: {len(chosen)} rows, columns={columns}, limit={limit}")
     columns = min(columns or (len(shown) if len(shown) <= 3 else 4), len(shown))
-    look = MapStyle(overlay, opacity, mode, quantile, LARGE if len(shown) <= 4 else LARGE // 2, uncertainty)
-    groups = group_rows_by_image(attribution) if shared_scale else list(range(len(attribution)))
+    look = MapStyle(overlay, opacity, mode, LARGE if len(shown) <= 4 else LARGE // 2, uncertainty)
+    groups = group_rows(attribution, shared_scale)
     scales = [scale] * len(attribution) if scale else choose_scales(attribution, groups, quantile)
     panels = [make_panel(attribution[row], scales[row], look) for row in shown]
     width = WIDTHS.get(columns, 3.0)
@@ -198,8 +205,8 @@ def sheet(
     """
     first = check_same_rows(attributions)
     shown = range(min(len(first), limit))
-    look = MapStyle(True, opacity, mode, quantile, LARGE // 2)
-    groups = group_rows_by_image(first) if shared_scale else list(range(len(first)))
+    look = MapStyle(True, opacity, mode, LARGE // 2)
+    groups = group_rows(first, shared_scale)
     scales = [choose_scales(attribution, groups, quantile) for attribution in attributions]
     width = min(max((13.5 - NAMES) / (len(attributions) + 1), 2.0), 3.2)
     board = FigureBoard(2 * MARGIN + NAMES + (len(attributions) + 1) * (width + GAP))
@@ -311,13 +318,16 @@ def close_board(
 ) -> Figure:
     """Write the footnotes and draw everything; `panels` are what was drawn, or only the colour scales of it."""
     scales = [panel.scale if isinstance(panel, Panel) else panel for panel in panels]
-    notes = footnotes(
-        tuple(attributions),
-        clipped=any(scale.extend != "neither" for scale in scales),
-        framed=any(isinstance(panel, Panel) and panel.window is not None for panel in panels),
-        scales=note,
-        quantile=quantile,
-        left_out=left_out,
-    )
-    end = board.write_wrapped(MARGIN, y, notes, board.across - 2 * MARGIN, 7, color=FAINT)
+    notes = [str(attributions[0].provenance.get("model", "")), note]
+    if any(scale.extend != "neither" for scale in scales):
+        notes.append(f"colours end at the {100 * quantile:g} % quantile of |score|, arrows mark what lies beyond")
+    if any(isinstance(panel, Panel) and panel.window is not None for panel in panels):
+        notes.append("the frame is what the model sees")
+    if isinstance(attributions[0].preprocess, OpaquePreprocess):
+        notes.append(
+            "drawn on what the model saw, in colours from its least to its largest value: the geometry and normalisation of "
+            "its preprocessing are not known"
+        )
+    text = " · ".join(filter(None, [*notes, *describe_sums(attributions), left_out]))
+    end = board.write_wrapped(MARGIN, y, text, board.across - 2 * MARGIN, 7, color=FAINT)
     return board.closed(end + MARGIN / 2)

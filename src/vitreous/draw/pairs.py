@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import ConnectionPatch
 from PIL import Image
 
 from vitreous.draw.captions import format_value
-from vitreous.draw.notebook import data_url
+from vitreous.draw.notebook import render_template, to_data_url
 from vitreous.draw.overlay import Window, backdrop, overlay_image
 from vitreous.draw.scale import Scale, scale_of
 from vitreous.pairs.pair_attribution import PairAttribution, Side
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 LINE = "#111111"
 
@@ -35,9 +34,6 @@ def pair_figure(pair: PairAttribution, *, lines: int = 8, partners: Iterable[int
     partners
         Patches or words of b: a shows only their matches, and only their lines are drawn.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.patches import ConnectionPatch
-
     chosen = None if partners is None else sorted(set(partners))
     figure = Figure(figsize=(9.0, 4.9), layout="constrained")
     axes: Any = figure.subplots(1, 2, width_ratios=[1.0, 0.55 if pair.b.words is not None else 1.0])
@@ -48,18 +44,9 @@ def pair_figure(pair: PairAttribution, *, lines: int = 8, partners: Iterable[int
         axes[1].plot(*second_places[index], marker="s", markersize=9, fillstyle="none", color=LINE)
     strongest = [entry for entry in pair.strongest(lines, chosen) if entry[2] > 0]
     for first, second, share in strongest:
-        start, end = first_places[first], second_places[second]
-        figure.add_artist(
-            ConnectionPatch(
-                start,
-                end,
-                axes[0].transData,
-                axes[1].transData,
-                color=LINE,
-                alpha=0.55,
-                linewidth=0.6 + 1.8 * share / strongest[0][2],
-            )
-        )
+        ends = (first_places[first], second_places[second], axes[0].transData, axes[1].transData)
+        width = 0.6 + 1.8 * share / strongest[0][2]
+        figure.add_artist(ConnectionPatch(*ends, color=LINE, alpha=0.55, linewidth=width))
     figure.suptitle(f"{pair_title(pair)} · {pair.method}", fontsize=11)
     return figure
 
@@ -126,15 +113,11 @@ def part_centres(pair: PairAttribution, side: Side) -> list[tuple[float, float]]
 
 def pair_page(pair: PairAttribution) -> str:
     """A self-contained page: the patch or word that is pointed at shows its partners on the other side."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("vitreous.draw"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
     matrix = pair.matrix.cpu().double().numpy()
     largest = float(np.abs(matrix).max()) or 1.0
     shares = np.round(matrix / largest, 4).tolist()
-    return environment.get_template("pair.html").render(
+    return render_template(
+        "pair.html",
         title=pair_title(pair),
         method=pair.method,
         sides=[describe_side(pair, side) for side in ("a", "b")],
@@ -156,7 +139,7 @@ def describe_side(pair: PairAttribution, side: Side) -> dict[str, Any]:
         image, window = image_and_window(pair, side)
         left, top, right, bottom = (round(100 * v / n, 3) for v, n in zip(window, image.size * 2, strict=True))
         described |= {
-            "source": data_url(image.copy(), max(image.size)),
+            "source": to_data_url(image, "png", optimize=True),
             "window": {"left": left, "top": top, "width": right - left, "height": bottom - top},
         }
     return described

@@ -98,7 +98,7 @@ def strips(
     if not shown:
         raise ShapeError(f"nothing to draw: {len(inside)} rows, limit={limit}")
     size = min(max(ACROSS / len(inside.layers), SIZES[0]), SIZES[1])
-    large, small = (MapStyle(True, opacity, mode, quantile, LARGE // share) for share in (2, 4))
+    large, small = (MapStyle(True, opacity, mode, LARGE // share) for share in (2, 4))
     stacked = len(names) > 2
     left = SIDE if stacked else 2 * SIDE + GAP
     board = FigureBoard(2 * MARGIN + left + 2 * GAP + NAMES + len(inside.layers) * (size + THIN))

@@ -7,7 +7,6 @@ searchable, and set in the page's font.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -191,16 +190,11 @@ def scale_outward(
 
     If all values of an axis are equal, their radius is 1.
     """
-    radii = np.full(values.shape, np.nan)
-    ends = []
-    for axis, sign in enumerate(signs):
-        good = values[:, axis] * sign
-        finite = good[np.isfinite(good)]
-        low, high = (finite.min(), finite.max()) if len(finite) else (math.nan, math.nan)
-        share = (good - low) / (high - low) if high > low else np.where(np.isfinite(good), 1.0, np.nan)
-        radii[:, axis] = INNER + (1 - INNER) * share
-        ends.append((float(low * sign), float(high * sign)))
-    return radii, ends
+    good = np.where(np.isfinite(values), values * np.array(signs), np.nan)
+    low, high = np.fmin.reduce(good), np.fmax.reduce(good)  # without NaN
+    share = np.divide(good - low, high - low, out=np.where(np.isnan(good), np.nan, 1.0), where=high > low)
+    ends = zip((low * signs).tolist(), (high * signs).tolist(), strict=True)
+    return INNER + (1 - INNER) * share, list(ends)
 
 
 @lru_cache(maxsize=64)

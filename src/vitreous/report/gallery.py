@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from itertools import chain, zip_longest
 
 import numpy as np
@@ -15,6 +13,7 @@ from PIL import Image
 from vitreous.bench.scores import ImageTarget, ScoreSection
 from vitreous.bench.summary import MetricSummary, order_by_rank
 from vitreous.draw import overlay_image
+from vitreous.draw.notebook import to_data_url
 from vitreous.metrics.metric import resolve_metric
 from vitreous.report.formatting import ARROWS, abbreviate_metric, format_number
 from vitreous.report.map_loader import MapLoader
@@ -62,6 +61,17 @@ class ImageStrip:
     is_small: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class StripGroup:
+    """Strips under a common title, or the reason why they cannot be made; `target` is what all of them show."""
+
+    title: str
+    text: str = ""
+    strips: Sequence[ImageStrip] = ()
+    target: ImageTarget | None = None
+    missing: str = ""
+
+
 def compute_margins(summaries: Sequence[MetricSummary], row: int) -> Float[np.ndarray, " q"]:
     """Margin of a method over the median of the other methods, for every image-target pair.
 
@@ -86,15 +96,9 @@ def choose_questions(section: ScoreSection, summaries: Sequence[MetricSummary], 
     """
     if count < 1 or not section.questions:
         return []
-    has_rivals = len(section.methods) > 1
-    margins = (
-        compute_margins(summaries, order_by_rank(summaries)[0])
-        if has_rivals
-        else np.full(len(section.questions), np.nan)
-    )
-    ordered_places = [
-        int(place) for place in np.argsort(-np.nan_to_num(margins), kind="stable") if not np.isnan(margins[place])
-    ]
+    margins = compute_margins(summaries, order_by_rank(summaries)[0])
+    order = np.argsort(-margins, kind="stable").tolist()  # NaN last
+    ordered_places = [place for place in order if not np.isnan(margins[place])]
     half = (len(ordered_places) + 1) // 2
     turns = chain.from_iterable(zip_longest(ordered_places[:half], reversed(ordered_places[half:])))
     places: dict[str, int] = {}
@@ -195,7 +199,4 @@ def make_card(
 ) -> ImageCard:
     small = image.convert("RGB")
     small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-    stream = BytesIO()
-    small.save(stream, "WEBP", quality=84)
-    source = f"data:image/webp;base64,{base64.b64encode(stream.getvalue()).decode()}"
-    return ImageCard(title, source, small.width, small.height, is_spec, note, scores)
+    return ImageCard(title, to_data_url(small, "webp", quality=84), small.width, small.height, is_spec, note, scores)

@@ -9,6 +9,7 @@ from vitreous.bench.resample import DRAWS, FEW
 from vitreous.bench.scores import ScoreSection
 from vitreous.bench.summary import MetricSummary, compute_mean_ranks
 from vitreous.core.errors import VitreousError
+from vitreous.methods.spec import resolve
 from vitreous.report.formatting import (
     ARROWS,
     choose_digits,
@@ -113,18 +114,17 @@ def list_notes(section: ScoreSection, summaries: Sequence[MetricSummary]) -> lis
 
 def count_passes(spec: str, patches: int | None = None) -> tuple[int | str, int | str]:
     """Forward and backward passes of a method per image; the formula itself if it cannot be evaluated."""
-    from vitreous.methods.spec import resolve
-
     try:
         method = resolve(spec)
     except VitreousError:
         return "?", "?"
     names = {**method.settings, **({} if patches is None else {"patches": patches})}
-    forwards, backwards = (evaluate_cost(formula, names) for formula in (method.facts.forwards, method.facts.backwards))
-    return (
-        method.facts.forwards if forwards is None else int(forwards),
-        method.facts.backwards if backwards is None else int(backwards),
-    )
+
+    def count(formula: int | str) -> int | str:
+        passes = evaluate_cost(formula, names)
+        return formula if passes is None else int(passes)
+
+    return count(method.facts.forwards), count(method.facts.backwards)
 
 
 def tabulate_all(parts: Sequence[tuple[ScoreSection, Sequence[MetricSummary]]]) -> str:

@@ -16,7 +16,6 @@ from PIL import Image
 from vitreous.bench.keys import hash_tensor
 from vitreous.bench.model_options import load_cached
 from vitreous.bench.plan import Plan
-from vitreous.bench.plan_parser import Origin, make_plan
 from vitreous.bench.run import map_precision
 from vitreous.bench.scores import ImageTarget, ScoreSection
 from vitreous.bench.work_cells import open_cached
@@ -145,6 +144,8 @@ def open_maps(run: StoredRun, section: ScoreSection) -> MapLoader:
 
 
 def parse_plan(run: StoredRun) -> Plan:
+    from vitreous.bench.plan_parser import Origin, make_plan  # needs pydantic, and `vitreous demo` does not
+
     try:
         return make_plan(tomllib.loads(run.plan), Origin(), run.plan)
     except (tomllib.TOMLDecodeError, VitreousError) as problem:

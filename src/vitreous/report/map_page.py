@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from vitreous.models.model import BlackBox
 from vitreous.report.chart_groups import ChartCard, LegendEntry
 from vitreous.report.charts import ChartLine, draw_lines
 from vitreous.report.formatting import format_count, format_number
-from vitreous.report.gallery import MOST, ImageStrip, make_card
-from vitreous.report.map_summary import BINS, ChosenImage, FolderSummary, Mean, summarise_folder
+from vitreous.report.gallery import MOST, ImageStrip, StripGroup, make_card
+from vitreous.report.map_summary import BINS, FolderSummary, Mean, summarise_folder
 from vitreous.report.page import WrittenReport, write_tables, write_text
 from vitreous.report.rendering import render_page
 from vitreous.report.tables import ReportTable, TableCell, TableHead, make_number_cells
@@ -31,15 +31,14 @@ from vitreous.report.tables import ReportTable, TableCell, TableHead, make_numbe
 CLASSES = 20  # predicted classes in the table
 IMAGES_MEASURED = 256
 MapScores = dict[str, dict[str, Mean]]  # of every metric, by method
-
-
-@dataclass(frozen=True, slots=True)
-class MapGallery:
-    """Strips of images with their maps."""
-
-    title: str
-    text: str
-    strips: Sequence[ImageStrip]
+METHOD_HEADS = {
+    "maps": "",
+    "flat": "maps whose scores are all 0 or not finite",
+    "negative": "share of the sum of absolute scores that is negative",
+    "strongest tenth": "share of the sum of absolute scores in a tenth of the patches",
+}
+ROLE_HEADS = ("images", "mean probability", "with a label", "are the label")
+CLASS_HEADS = ("images", "share", "with a label", "right")
 
 
 def write_map_report(
@@ -151,7 +150,7 @@ def measure_folder(
 # ── images ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def make_galleries(summary: FolderSummary, dataset: str | None) -> tuple[list[MapGallery], str]:
+def make_galleries(summary: FolderSummary, dataset: str | None) -> tuple[list[StripGroup], str]:
     """Strips of the chosen images, and why the images themselves are not shown, if they are not."""
     unreached = ""
     galleries = []
@@ -161,19 +160,17 @@ def make_galleries(summary: FolderSummary, dataset: str | None) -> tuple[list[Ma
     ):
         strips: list[ImageStrip] = []
         for image in chosen:
+            stored = MapFolder((image.file,))
+            own_rows: dict[str, Any] = {stored.key_column: image.key}
             try:
-                pairs = list(MapFolder((image.file,)).samples(dataset, **make_key_filter(image)))
+                pairs = list(stored.samples(dataset, **own_rows))
             except (VitreousError, OSError) as error:
                 unreached = unreached or " ".join(str(error).split())
-                pairs = [(row, None) for row in MapFolder((image.file,)).rows(**make_key_filter(image))]
+                pairs = [(row, None) for row in stored.rows(**own_rows)]
             strips += make_strips(pairs)
         if strips:
-            galleries.append(MapGallery(title, text, strips))
+            galleries.append(StripGroup(title, text, strips))
     return galleries, unreached
-
-
-def make_key_filter(image: ChosenImage) -> dict[str, Any]:
-    return {MapFolder((image.file,)).key_column: image.key}
 
 
 def make_strips(pairs: Sequence[tuple[StoredMap, Sample | None]]) -> Iterator[ImageStrip]:
@@ -196,91 +193,68 @@ def make_strips(pairs: Sequence[tuple[StoredMap, Sample | None]]) -> Iterator[Im
 
 
 def make_tables(summary: FolderSummary, scores: MapScores) -> list[ReportTable]:
-    tables = [tabulate_methods(summary, scores), tabulate_roles(summary), tabulate_classes(summary)]
-    if summary.errors:
-        tables.append(tabulate_errors(summary))
-    return tables
+    """Tables of methods, of explained and predicted classes, and of errors if there are any."""
+    roles = [
+        (role, [own.probability.count + own.probability.undefined, own.probability.mean, own.labelled, own.right_share])
+        for role, own in summary.roles.items()
+    ]
+    ordered = sorted(summary.classes.items(), key=lambda item: (-item[1].images, item[0]))
+    classes = [
+        (own.name or f"class {number}", [own.images, own.images / summary.images, own.labelled, own.right_share])
+        for number, own in ordered[:CLASSES]
+    ]
+    hidden = len(ordered) - CLASSES
+    notes = [f"less frequent predicted classes that are left out: {hidden}"] if hidden > 0 else []
+    errors = [(message, [count, summary.examples[message]]) for message, count in summary.errors.most_common()]
+    tables = [
+        tabulate_methods(summary, scores),
+        tabulate("maps-classes-explained", "Explained classes", "explained class", ROLE_HEADS, roles),
+        tabulate("maps-predictions", "Predicted classes", "predicted class", CLASS_HEADS, classes, notes),
+        tabulate("maps-errors", "Images without maps", "error", ("rows", "for example"), errors),
+    ]
+    return tables if errors else tables[:-1]
+
+
+def tabulate(
+    slug: str,
+    title: str,
+    first: str,
+    heads: Sequence[str],
+    rows: Sequence[tuple[str, Sequence[float | int | str]]],
+    notes: Sequence[str] = (),
+) -> ReportTable:
+    """Table of texts, counts, and numbers with three decimals."""
+    cells = [(name, [make_cell(value) for value in values]) for name, values in rows]
+    return ReportTable(slug, title, [TableHead(head) for head in heads], cells, first, notes=notes)
 
 
 def tabulate_methods(summary: FolderSummary, scores: MapScores) -> ReportTable:
     """Maps of every method, what they are like, and their scores."""
-    heads = [
-        TableHead("maps"),
-        TableHead("flat", hint="maps whose scores are all 0 or not finite"),
-        TableHead("negative", hint="share of the sum of absolute scores that is negative"),
-        TableHead("strongest tenth", hint="share of the sum of absolute scores in a tenth of the patches"),
-    ]
-    statistics = summary.methods.values()
-    columns = [
-        [make_count_cell(method.maps) for method in statistics],
-        [make_count_cell(method.flat) for method in statistics],
-        [make_share_cell(method.negative.mean) for method in statistics],
-        [make_share_cell(method.strongest.mean) for method in statistics],
-    ]
+    heads = [TableHead(name, hint=hint) for name, hint in METHOD_HEADS.items()]
+    rows = {
+        name: [make_cell(value) for value in (own.maps, own.flat, own.negative.mean, own.strongest.mean)]
+        for name, own in summary.methods.items()
+    }
     notes = []
     for spec, by_method in scores.items():
-        metric = resolve_metric(spec)
-        heads.append(TableHead(spec, metric.higher_is_better, judged=True))
-        means = [by_method.get(method, Mean()) for method in summary.methods]
-        cells = make_number_cells([mean.mean for mean in means], 3, metric.higher_is_better)
-        columns.append(
-            [replace(cell, span=f"± {format_number(mean.stderr, 3)}") for cell, mean in zip(cells, means, strict=True)]
-        )
+        higher = resolve_metric(spec).higher_is_better
+        heads.append(TableHead(spec, higher, judged=True))
+        means = [by_method.get(method, Mean()) for method in rows]
+        cells = make_number_cells([mean.mean for mean in means], 3, higher)
+        for row, cell, mean in zip(rows.values(), cells, means, strict=True):
+            row.append(replace(cell, span=f"± {format_number(mean.stderr, 3)}"))
         undefined = sum(mean.undefined for mean in means)
         measured = max((mean.count for mean in means), default=0)
         note = f"{spec}: mean and standard error over {format_count(measured, 'map')} of each method"
         notes.append(note + (f"; undefined for {format_count(undefined, 'map')}" if undefined else ""))
-    rows = [(method, list(cells)) for method, cells in zip(summary.methods, zip(*columns, strict=True), strict=True)]
-    return ReportTable("maps-methods", "Maps by method", heads, rows, notes=notes)
+    return ReportTable("maps-methods", "Maps by method", heads, [*rows.items()], notes=notes)
 
 
-def tabulate_roles(summary: FolderSummary) -> ReportTable:
-    """Explained classes: their probability, and how many are the label."""
-    heads = [TableHead("images"), TableHead("mean probability"), TableHead("with a label"), TableHead("are the label")]
-    rows = []
-    for role, statistics in summary.roles.items():
-        right = statistics.right / statistics.labelled if statistics.labelled else float("nan")
-        probability = statistics.probability
-        cells = [make_count_cell(probability.count + probability.undefined), make_share_cell(probability.mean)]
-        rows.append((role, [*cells, make_count_cell(statistics.labelled), make_share_cell(right)]))
-    return ReportTable("maps-classes-explained", "Explained classes", heads, rows, first="explained class")
-
-
-def tabulate_classes(summary: FolderSummary) -> ReportTable:
-    """The most frequent predicted classes."""
-    heads = [TableHead("images"), TableHead("share"), TableHead("with a label"), TableHead("right")]
-    ordered = sorted(summary.classes.items(), key=lambda item: (-item[1].images, item[0]))
-    rows = []
-    for number, statistics in ordered[:CLASSES]:
-        right = statistics.right / statistics.labelled if statistics.labelled else float("nan")
-        cells = [make_count_cell(statistics.images), make_share_cell(statistics.images / summary.images)]
-        rows.append(
-            (
-                statistics.name or f"class {number}",
-                [*cells, make_count_cell(statistics.labelled), make_share_cell(right)],
-            )
-        )
-    hidden = len(ordered) - CLASSES
-    notes = [f"less frequent predicted classes that are left out: {hidden}"] if hidden > 0 else []
-    return ReportTable("maps-predictions", "Predicted classes", heads, rows, first="predicted class", notes=notes)
-
-
-def tabulate_errors(summary: FolderSummary) -> ReportTable:
-    """Messages of failed rows."""
-    heads = [TableHead("rows"), TableHead("for example")]
-    rows = [
-        (message, [make_count_cell(count), TableCell(summary.examples[message])])
-        for message, count in summary.errors.most_common()
-    ]
-    return ReportTable("maps-errors", "Images without maps", heads, rows, first="error")
-
-
-def make_count_cell(count: int) -> TableCell:
-    return TableCell(f"{count:,}".replace(",", " "), count)
-
-
-def make_share_cell(share: float) -> TableCell:
-    return TableCell(format_number(share, 3), share)
+def make_cell(value: float | int | str) -> TableCell:
+    """Cell of a text, a count, or a number with three decimals."""
+    if isinstance(value, str):
+        return TableCell(value)
+    return TableCell(f"{value:,}".replace(",", " ") if isinstance(value, int) else format_number(value, 3), value)
 
 
 # ── page ─────────────────────────────────────────────────────────────────────────────────────────
@@ -290,7 +264,7 @@ def make_page(
     folder: MapFolder,
     summary: FolderSummary,
     tables: Sequence[ReportTable],
-    galleries: Sequence[MapGallery],
+    galleries: Sequence[StripGroup],
     unreached: str,
     measured: int | None,
 ) -> str:

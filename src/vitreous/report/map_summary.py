@@ -8,18 +8,22 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vitreous.maps import MapFolder, runs_of_equal
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 BINS = 20  # of probabilities
 BATCH = 4096  # rows in memory
 MESSAGES = 200  # different error messages that are counted separately
 OTHER = "other errors"
-COLUMNS = ("index", "method", "role", "target", "target_name", "label", "predicted", "probability")
+COLUMNS = ("method", "role", "target", "target_name", "label", "predicted", "probability")
 GRIDS = ("grid", "rows", "columns")
 
 
@@ -88,23 +92,44 @@ class MethodStatistics:
 
 
 @dataclass(slots=True)
-class RoleStatistics:
+class LabelStatistics:
+    """Classes of images that have a label, and how many of these classes are the label."""
+
+    labelled: int = 0
+    right: int = 0
+
+    @property
+    def right_share(self) -> float:
+        return self.right / self.labelled if self.labelled else math.nan
+
+    def add_labels(self, rows: pd.DataFrame, column: str) -> None:
+        """Add the classes in a column of rows."""
+        labelled = rows.loc[rows["label"] >= 0]
+        self.labelled += len(labelled)
+        self.right += int((labelled["label"] == labelled[column]).sum())
+
+
+@dataclass(slots=True)
+class RoleStatistics(LabelStatistics):
     """Probabilities of the classes that were explained for one reason, and how many of them are the true class."""
 
     probability: Mean = field(default_factory=Mean)
     histogram: np.ndarray = field(default_factory=lambda: np.zeros(BINS, np.int64))
-    labelled: int = 0
-    right: int = 0
+
+    def add(self, rows: pd.DataFrame) -> None:
+        """Add rows of explained classes."""
+        self.add_labels(rows, "target")
+        self.probability.add(rows["probability"].to_numpy())
+        finite = rows["probability"].dropna()
+        self.histogram += np.histogram(finite.clip(0, 1), BINS, (0, 1))[0]
 
 
 @dataclass(slots=True)
-class ClassStatistics:
+class ClassStatistics(LabelStatistics):
     """Images with one predicted class."""
 
     name: str = ""
     images: int = 0
-    labelled: int = 0
-    right: int = 0
 
 
 @dataclass(order=True, frozen=True, slots=True)
@@ -149,6 +174,35 @@ class FolderSummary:
         """Number of maps."""
         return sum(method.maps for method in self.methods.values())
 
+    def add_rows(self, rows: pd.DataFrame, is_first: pd.Series, file: Path, count: int) -> None:
+        """Count images and classes in rows with maps; `is_first` is true for the first row of every image."""
+        images = rows.loc[is_first]
+        self.images += len(images)
+        explained = rows.loc[rows["method"] == next(iter(self.methods))]  # every method explains the same classes
+        for role, own in explained.groupby("role"):
+            self.roles.setdefault(str(role), RoleStatistics()).add(own)
+        for predicted, own in images.groupby("predicted"):
+            statistics = self.classes.setdefault(predicted, ClassStatistics())
+            statistics.images += len(own)
+            statistics.add_labels(own, "predicted")
+        is_predicted = rows["target"] == rows["predicted"]
+        for row in rows.loc[is_predicted].drop_duplicates("target").itertuples():
+            self.classes[row.target].name = row.target_name
+        is_mistake = is_predicted & (rows["label"] >= 0) & (rows["label"] != rows["predicted"])
+        mistakes = explained.loc[is_mistake[explained.index] & explained["probability"].notna()]
+        sample = (ChosenImage(hash_key(key), key, file) for key in images["key"])
+        certain = (ChosenImage(row.probability, row.key, file) for row in mistakes.itertuples())
+        self.sample = heapq.nlargest(count, chain(self.sample, sample))
+        self.mistakes = heapq.nlargest(count, chain(self.mistakes, certain))
+
+    def add_error(self, key: str, message: str) -> None:
+        """Count an error; messages that differ by the key of the image only are the same."""
+        message = message.replace(repr(key), "the image").replace(key, "the image")
+        if message not in self.errors and len(self.errors) >= MESSAGES:
+            message = OTHER
+        self.errors[message] += 1
+        self.examples.setdefault(message, key)
+
 
 def summarise_folder(folder: MapFolder, count: int = 0) -> FolderSummary:
     """Count what a folder holds, and choose `count` images to show, and as many that were mistaken."""
@@ -156,39 +210,19 @@ def summarise_folder(folder: MapFolder, count: int = 0) -> FolderSummary:
     for file in folder.files:
         part = MapFolder((file,))
         for batch in part.scan([part.key_column, *COLUMNS, *GRIDS], {}, BATCH):
-            if len(batch):
-                last_key = add_batch(summary, batch, part.key_column, last_key, file, count)
+            if not len(batch):
+                continue
+            rows = batch.select([part.key_column, *COLUMNS]).to_pandas().rename(columns={part.key_column: "key"})
+            for method, grids in group_grids(batch, rows["method"].to_numpy()):
+                summary.methods.setdefault(method, MethodStatistics()).add(grids)
+            previous = rows["key"].shift(fill_value=last_key)  # the rows of an image lie side by side
+            summary.add_rows(rows, rows["key"] != previous, file, count)
+            last_key = rows["key"].iloc[-1]
         for key, message in part.failures():
             summary.failed += key != last_failed
             last_failed = key
-            add_error(summary, key, message)
-    summary.sample.sort(reverse=True)
-    summary.mistakes.sort(reverse=True)
+            summary.add_error(key, message)
     return summary
-
-
-def add_batch(summary: FolderSummary, batch: Any, key_column: str, last_key: str | None, file: Path, count: int) -> str:
-    """Add rows with maps; return the key of the last one."""
-    columns = {name: batch.column(name).to_numpy(zero_copy_only=False) for name in (key_column, *COLUMNS)}
-    keys, methods = columns[key_column], columns["method"]
-    for method, grids in group_grids(batch, methods):
-        summary.methods.setdefault(method, MethodStatistics()).add(grids)
-    starts = keys != np.concatenate([np.array([last_key], object), keys[:-1]])  # the rows of an image lie side by side
-    own = np.flatnonzero(starts)
-    summary.images += len(own)
-    first_method = next(iter(summary.methods))  # classes are those of every method, and counted once
-    rows = np.flatnonzero(methods == first_method)
-    for role in np.unique(columns["role"][rows]):
-        add_role(summary, role, {name: values[rows[columns["role"][rows] == role]] for name, values in columns.items()})
-    for row in own:
-        digest = blake2b(str(keys[row]).encode(), digest_size=8).digest()
-        choose(summary.sample, ChosenImage(int.from_bytes(digest), str(keys[row]), file), count)
-    add_predictions(summary, columns, own)
-    is_mistake = (columns["label"] >= 0) & (columns["label"] != columns["predicted"])
-    is_mistake &= (columns["target"] == columns["predicted"]) & ~np.isnan(columns["probability"])
-    for row in rows[is_mistake[rows]]:
-        choose(summary.mistakes, ChosenImage(float(columns["probability"][row]), str(keys[row]), file), count)
-    return str(keys[-1])
 
 
 def group_grids(batch: Any, methods: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -203,40 +237,6 @@ def group_grids(batch: Any, methods: np.ndarray) -> Iterator[tuple[str, np.ndarr
             yield method, grids[own == method]
 
 
-def add_role(summary: FolderSummary, role: str, columns: dict[str, np.ndarray]) -> None:
-    statistics = summary.roles.setdefault(role, RoleStatistics())
-    probability, has_label = columns["probability"], columns["label"] >= 0
-    statistics.probability.add(probability)
-    finite = probability[~np.isnan(probability)]
-    statistics.histogram += np.histogram(np.clip(finite, 0, 1), BINS, (0, 1))[0]
-    statistics.labelled += int(has_label.sum())
-    statistics.right += int((has_label & (columns["target"] == columns["label"])).sum())
-
-
-def add_predictions(summary: FolderSummary, columns: dict[str, np.ndarray], own: np.ndarray) -> None:
-    """Count the predicted classes of the images whose first rows are `own`; names are those of explained classes."""
-    for row in own:
-        predicted, label = int(columns["predicted"][row]), int(columns["label"][row])
-        statistics = summary.classes.setdefault(predicted, ClassStatistics())
-        statistics.images += 1
-        statistics.labelled += label >= 0
-        statistics.right += label == predicted
-    for row in np.flatnonzero(columns["target"] == columns["predicted"]):
-        summary.classes[int(columns["target"][row])].name = columns["target_name"][row]
-
-
-def add_error(summary: FolderSummary, key: str, message: str) -> None:
-    """Count an error; messages that differ by the key of the image only are the same."""
-    message = message.replace(repr(key), "the image").replace(key, "the image")
-    if message not in summary.errors and len(summary.errors) >= MESSAGES:
-        message = OTHER
-    summary.errors[message] += 1
-    summary.examples.setdefault(message, key)
-
-
-def choose(chosen: list[ChosenImage], image: ChosenImage, count: int) -> None:
-    """Keep the `count` images of the largest order, one per key."""
-    if len(chosen) < count:
-        heapq.heappush(chosen, image)
-    elif chosen and image > chosen[0]:
-        heapq.heapreplace(chosen, image)
+def hash_key(key: str) -> int:
+    """A number that orders images at random, and always in the same way."""
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest())

@@ -16,15 +16,13 @@ from vitreous.bench.summary import MetricSummary, order_by_rank, summarise_metri
 from vitreous.core.errors import DataError, VitreousError
 from vitreous.metrics.published import published_orders, published_table
 from vitreous.report.chart_groups import ChartGroup, draw_charts, draw_joined_radars
-from vitreous.report.filled_table import PaperTable
 from vitreous.report.formatting import format_count
-from vitreous.report.gallery import MOST, ImageStrip, describe_metrics, make_gallery
+from vitreous.report.gallery import MOST, ImageStrip, StripGroup, describe_metrics, make_gallery
 from vitreous.report.main_table import make_main_table, tabulate_all
 from vitreous.report.map_loader import MapLoader, open_maps
-from vitreous.report.paper_comparison import compare_with_paper
-from vitreous.report.paper_figures import PaperFigure, make_paper_figures
-from vitreous.report.paper_orders import compare_with_orders
-from vitreous.report.paper_tables import make_paper_tables
+from vitreous.report.paper_comparison import compare_with_orders, compare_with_paper
+from vitreous.report.paper_figures import make_paper_figures
+from vitreous.report.paper_tables import PaperTable, make_paper_tables
 from vitreous.report.rendering import render_page
 from vitreous.report.stored_run import StoredRun, read_run
 from vitreous.report.tables import ReportTable, to_csv, to_latex, to_markdown
@@ -62,7 +60,7 @@ class PageImages:
     metrics: str
     note: str
     strips: Sequence[ImageStrip]
-    figures: Sequence[PaperFigure]
+    figures: Sequence[StripGroup]
     remade: Sequence[str]  # methods whose maps were computed again
 
 
@@ -120,14 +118,9 @@ def write_report(
         parts.append(make_part(stored, section, slug, gallery))
     reproduces = str(stored.entries.get("reproduces", ""))
     papers = make_paper_tables(name_sections(stored.whole_sections), stored.families, reproduces)
-    published = published_table(reproduces)
-    comparisons = (
-        []
-        if published is None
-        else [comparison for paper in papers for comparison in compare_with_paper(paper, published)]
-    )
+    comparisons = [table for paper in papers for table in compare_with_paper(paper, published_table(reproduces))]
     stated = published_orders().get(reproduces, ())
-    orders = [comparison for paper in papers for comparison in compare_with_orders(paper, stated)]
+    orders = [table for paper in papers for table in compare_with_orders(paper, stated)]
     filled = tuple(paper.table for paper in papers if paper.table)
     tables = [*(part.table for part in parts), *filled, *comparisons, *orders]
     everything = tabulate_all([(part.section, part.summaries) for part in parts])

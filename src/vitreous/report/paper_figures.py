@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -18,7 +18,7 @@ from vitreous.draw.captions import class_specific, percent
 from vitreous.methods.attribution import Attribution
 from vitreous.report.chart_groups import group_starts, strip_fold
 from vitreous.report.formatting import format_code, format_number
-from vitreous.report.gallery import MOST, ImageStrip, choose_questions, make_card, outline_class
+from vitreous.report.gallery import MOST, ImageCard, ImageStrip, StripGroup, choose_questions, make_card, outline_class
 from vitreous.report.map_loader import MapLoader
 
 GREY = np.array([128, 128, 128], np.uint8)
@@ -27,20 +27,7 @@ DELETE = ("deletion_aopc", "deletion", "deletion_accuracy", "aopc", "positive_au
 PAIRS = 2  # images with several classes
 
 
-@dataclass(frozen=True, slots=True)
-class PaperFigure:
-    """A figure, or the reason why it cannot be made."""
-
-    title: str
-    text: str = ""
-    strips: Sequence[ImageStrip] = ()
-    target: ImageTarget | None = None
-    missing: str = ""
-
-
-def make_paper_figures(
-    loader: MapLoader, summaries: Sequence[MetricSummary], reproduces: str = ""
-) -> list[PaperFigure]:
+def make_paper_figures(loader: MapLoader, summaries: Sequence[MetricSummary], reproduces: str = "") -> list[StripGroup]:
     """Make figures of the papers; those that the run lacks data for contain the reason.
 
     Parameters
@@ -64,28 +51,28 @@ def make_paper_figures(
 # ── images × methods (SkipPLUS, figs. 1, 5 and 13–27; TIS, fig. 2; TokenTM, figs. 4–5) ───────────────────────────────
 
 
-def make_grid_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
+def make_grid_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> StripGroup:
     """All images of the section with the map of every method, one row per image."""
     methods = loader.section.methods
     strips = []
     for question in loader.section.questions:
         cards = [make_card(delete_top(loader.attribution(methods[0], question), 0.0), question.target_name)]
-        cards += [make_card(draw_map(loader.attribution(spec, question)), spec, is_spec=True) for spec in methods]
+        cards += [make_map_card(loader, spec, question) for spec in methods]
         strips.append(ImageStrip(cards, len(cards), question, is_small=True))
-    return PaperFigure("Images and the maps of all methods", "One row per image.", strips)
+    return StripGroup("Images and the maps of all methods", "One row per image.", strips)
 
 
 # ── TIS, fig. 3 ──────────────────────────────────────────────────────────────────────────────────
 
 
-def make_disagreement_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
+def make_disagreement_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> StripGroup:
     """Images that the model takes for another class: maps of the label and of the predicted class."""
     title = "Target and predicted class where they disagree"
     wrong = {
         question.image: question for question in loader.section.questions if 0 <= question.label != question.predicted
     }
     if not wrong:
-        return PaperFigure(title, missing="the model predicts the label of every image")
+        return StripGroup(title, missing="the model predicts the label of every image")
     strips = []
     # first the images on which the predicted class is most probable, or the label least
     surest = sorted(
@@ -98,34 +85,33 @@ def make_disagreement_figure(loader: MapLoader, summaries: Sequence[MetricSummar
             for role, target in (("label", question.label), ("predicted", question.predicted))
         ]
         for method in loader.section.methods:
-            maps = [loader.attribution(method, target) for target in targets]
-            cards = [make_card(delete_top(maps[0], 0.0), "image")]
+            cards = [make_card(delete_top(loader.attribution(method, targets[0]), 0.0), "image")]
             cards += [
-                make_card(draw_map(attribution), f"{target.role}: {target.target_name}", note=method)
-                for attribution, target in zip(maps, targets, strict=True)
+                make_map_card(loader, method, target, f"{target.role}: {target.target_name}", note=method)
+                for target in targets
             ]
             strips.append(ImageStrip(cards, len(cards), question))
-    return PaperFigure(title, "The label is that of the dataset (TIS, fig. 3).", strips)
+    return StripGroup(title, "The label is that of the dataset (TIS, fig. 3).", strips)
 
 
 # ── SkipPLUS, fig. 2 ─────────────────────────────────────────────────────────────────────────────
 
 
-def make_layer_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
+def make_layer_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> StripGroup:
     """Maps of one method on one image, starting at each layer."""
     title = "One method from different layers"
     picked = choose_questions(loader.section, summaries, 1)
     sweep = find_layer_sweep(loader, summaries)
     if not picked or sweep is None:
-        return PaperFigure(title, missing="no method of the run scores the tokens of every layer")
+        return StripGroup(title, missing="no method of the run scores the tokens of every layer")
     base, specs = sweep
     question = loader.section.questions[picked[0][0]]
     cards = [make_card(delete_top(loader.attribution(specs[0][1], question), 0.0), "image")]
-    cards += [make_card(draw_map(loader.attribution(spec, question)), f"layer {layer}") for layer, spec in specs]
+    cards += [make_map_card(loader, spec, question, f"layer {layer}") for layer, spec in specs]
     text = Markup("{} fed with the tokens that enter each layer, first to last (SkipPLUS, fig. 2).").format(
         format_code(base)
     )
-    return PaperFigure(title, text, [ImageStrip(cards, len(cards), is_small=True)], question)
+    return StripGroup(title, text, [ImageStrip(cards, len(cards), is_small=True)], question)
 
 
 def find_layer_sweep(loader: MapLoader, summaries: Sequence[MetricSummary]) -> tuple[str, list[tuple[int, str]]] | None:
@@ -159,7 +145,7 @@ def find_layer_sweep(loader: MapLoader, summaries: Sequence[MetricSummary]) -> t
 
 def make_class_figure(
     loader: MapLoader, summaries: Sequence[MetricSummary], most_images: int | None = PAIRS
-) -> PaperFigure:
+) -> StripGroup:
     """Images for which several classes were explained: one row per class, one column per method.
 
     Methods are in the order of the plan; of more than `MOST`, the ones of best rank are shown.
@@ -174,9 +160,9 @@ def make_class_figure(
     methods = [method for method in loader.section.methods if method in best]
     if not targets_by_image:
         reason = 'one class was explained per image; targets = "pair" or "top 2" in the plan explains two'
-        return PaperFigure(title, missing=reason)
+        return StripGroup(title, missing=reason)
     if not methods:
-        return PaperFigure(title, missing="no method of the run depends on the class")
+        return StripGroup(title, missing="no method of the run depends on the class")
     targets_by_image.sort(key=lambda questions: -min(question.probability for question in questions))
     strips = []
     for questions in targets_by_image[:most_images]:
@@ -189,7 +175,7 @@ def make_class_figure(
                 cards.append(make_card(image, method, is_spec=True))
         strips.append(ImageStrip(cards, 1 + len(methods), remark=questions[0].image))
     text = "The same image, explained for each of its classes (SkipPLUS, fig. 6); class-agnostic methods are left out."
-    return PaperFigure(title, text, strips)
+    return StripGroup(title, text, strips)
 
 
 # ── TIS, fig. 4 ──────────────────────────────────────────────────────────────────────────────────
@@ -200,7 +186,7 @@ def make_deletion_figure(
     summaries: Sequence[MetricSummary],
     names: tuple[str, str] | None = None,
     steps: Sequence[float] = STEPS,
-) -> PaperFigure:
+) -> StripGroup:
     """An image after deleting the highest scores of two methods.
 
     Parameters
@@ -217,41 +203,40 @@ def make_deletion_figure(
     curves = {summary.metric.split("(", maxsplit=1)[0]: summary for summary in summaries if summary.scores.levels}
     summary = next((curves[name] for name in DELETE if name in curves), None)
     if summary is None or len(methods) < 2:
-        return PaperFigure(title, missing=f"it needs two methods and one of {', '.join(DELETE)}")
+        return StripGroup(title, missing=f"it needs two methods and one of {', '.join(DELETE)}")
     scores = summary.scores
     if names is None:
         pair = pick_two_methods(methods, order_by_rank([summary]))
     else:
         row_by_name = {spec.split("(")[0]: row for row, spec in reversed([*enumerate(methods)])}
         if not set(names) <= row_by_name.keys():
-            return PaperFigure(title, missing=f"it needs {' and '.join(names)}")
+            return StripGroup(title, missing=f"it needs {' and '.join(names)}")
         pair = (row_by_name[names[0]], row_by_name[names[1]])
     gaps = np.abs(scores.scores[pair[0]] - scores.scores[pair[1]])
     if np.isnan(gaps).all():
-        return PaperFigure(title, missing=f"{summary.metric} is defined on no image for both methods")
+        return StripGroup(title, missing=f"{summary.metric} is defined on no image for both methods")
     place = int(np.nanargmax(gaps))
     question = loader.section.questions[place]
     levels = dict.fromkeys(int(np.abs(np.array(scores.levels) - step).argmin()) for step in steps)
     cards = []
     for row in pair:
-        attribution = loader.attribution(methods[row], question)
         score = format_number(float(scores.scores[row, place]))
-        cards.append(make_card(draw_map(attribution), methods[row], is_spec=True, note=score))
+        cards.append(make_map_card(loader, methods[row], question, note=score))
         for at in levels:
+            image = delete_top(loader.attribution(methods[row], question), scores.levels[at])
             note = describe_curve_point(scores, row, place, at)
-            cards.append(
-                make_card(delete_top(attribution, scores.levels[at]), f"{scores.levels[at]:.0%} deleted", note=note)
-            )
+            cards.append(make_card(image, f"{scores.levels[at]:.0%} deleted", note=note))
     text = Markup(
         "The image on which the two differ most by {}, as its highest scores go (TIS, fig. 4); what is gone is shown grey, and the probability is "
         "that of the {} class. Equal scores of a stored map may go in another order than they did when it was measured."
     ).format(format_code(summary.metric), scores.protocol.get("track", "explained"))
-    return PaperFigure(title, text, [ImageStrip(cards, 1 + len(levels))], question)
+    return StripGroup(title, text, [ImageStrip(cards, 1 + len(levels))], question)
 
 
-def draw_map(attribution: Attribution) -> Image.Image:
-    """Draw a map over the part of the image that the model sees."""
-    return overlay_image(replace(attribution, originals=None), longest=480)
+def make_map_card(loader: MapLoader, method: str, question: ImageTarget, title: str = "", note: str = "") -> ImageCard:
+    """Card of a map over the part of the image that the model sees; its title is the method by default."""
+    attribution = replace(loader.attribution(method, question), originals=None)
+    return make_card(overlay_image(attribution, longest=480), title or method, is_spec=not title, note=note)
 
 
 def pick_two_methods(methods: Sequence[str], order: Sequence[int]) -> tuple[int, int]:
@@ -289,7 +274,7 @@ def delete_top(attribution: Attribution, share: float) -> Image.Image:
     return shown.resize((size[0] * scale, size[1] * scale), Image.Resampling.NEAREST)
 
 
-IMAGE_FIGURES: dict[str, Callable[[MapLoader, Sequence[MetricSummary]], PaperFigure]] = {
+IMAGE_FIGURES: dict[str, Callable[[MapLoader, Sequence[MetricSummary]], StripGroup]] = {
     **{f"skipplus:figure{number}": make_grid_figure for number in (1, 5, 18)},
     "skipplus:figure2": make_layer_figure,
     "skipplus:figure6": partial(make_class_figure, most_images=None),

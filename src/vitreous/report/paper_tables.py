@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from itertools import product
+from math import nan
 
 from vitreous.bench.scores import ScoreSection
-from vitreous.report.column_match import FilledColumn, PublishedColumn, fill_column, fill_columns
-from vitreous.report.filled_table import PaperTable, fill_table, make_column_cells, report_missing
-from vitreous.report.paper_columns import (
-    ACCURACY,
-    INSERTION,
-    PERTURBATION,
-    POINTING,
-    PROBABILITY,
-    SEGMENTATION,
-    SENSITIVITY,
-    SPARSENESS,
-    STRENGTHS,
-    VARIANTS,
-)
+from vitreous.methods.spec import resolve
+from vitreous.metrics.protocols import protocol
+from vitreous.report import paper_columns
+from vitreous.report.paper_columns import ACCURACY, SEGMENTATION, VARIANTS, FilledColumn, PublishedColumn, fill_column
+from vitreous.report.tables import ReportTable, TableHead, make_number_cells
 
 Sections = dict[str, ScoreSection]  # by slug
 Families = dict[str, Sections]  # sections of one model, or of models that were fine-tuned on different datasets
+Columns = Sequence[PublishedColumn]
+Groups = Mapping[str, Sequence[FilledColumn]]  # columns by their common title
 FEWEST = 3  # smallest number of axes of a radar
+
+
+@dataclass(frozen=True, slots=True)
+class PaperTable:
+    """A published table, or the reason why it cannot be filled.
+
+    Parameters
+    ----------
+    title
+        Name of the table in its paper.
+    table
+        The table; None if it cannot be filled.
+    missing
+        What is missing.
+    columns
+        Columns of the table by their names in `vitreous.metrics.published`.
+    methods
+        Method of every row.
+    """
+
+    title: str
+    table: ReportTable | None
+    missing: str = ""
+    columns: Mapping[str, FilledColumn] = field(default_factory=dict)
+    methods: Sequence[str] = ()
 
 
 def make_paper_tables(
@@ -57,6 +77,10 @@ def group_sections(sections: Sections, key: Callable[[ScoreSection], str]) -> Fa
     return groups
 
 
+def list_sections(families: Families) -> Sections:
+    return {slug: section for group in families.values() for slug, section in group.items()}
+
+
 def list_all_methods(sections: Iterable[ScoreSection]) -> list[str]:
     return list(dict.fromkeys(method for section in sections for method in section.methods))
 
@@ -69,6 +93,100 @@ def format_title(*sections: ScoreSection) -> str:
     return f"{', '.join(models)} on {' and '.join(datasets)}"
 
 
+# ── filling ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def fill_groups(
+    requests: Mapping[str, Iterable[tuple[ScoreSection, PublishedColumn]]],
+) -> tuple[dict[str, list[FilledColumn]], list[tuple[ScoreSection, PublishedColumn]]]:
+    """Fill columns that are listed with their sections by common title; return them, and those that are not filled."""
+    groups: dict[str, list[FilledColumn]] = {}
+    unfilled = []
+    for title, columns in requests.items():
+        for section, published in columns:
+            filled = fill_column(section, published)
+            if filled is None:
+                unfilled.append((section, published))
+            else:
+                groups.setdefault(title, []).append(filled)
+    return groups, unfilled
+
+
+def list_fillable(group: Sections, published: Columns) -> list[str]:
+    """Slugs of the sections that can fill at least one of the columns."""
+    return [slug for slug, section in group.items() if any(fill_column(section, column) for column in published)]
+
+
+def fill_table(
+    title: str,
+    slug: str,
+    heading: str,
+    groups: Groups,
+    methods: Sequence[str],
+    *,
+    digits: int = 2,
+    notes: Sequence[str] = (),
+    missing: Sequence[str] = (),
+    labels: Mapping[str, str] | None = None,
+    joined: bool = False,
+) -> PaperTable:
+    """Make a table of one row per method; rows are named as in the paper that the slug begins with.
+
+    Parameters
+    ----------
+    title, slug, heading
+        Name of the table in its paper, base name of its files, and models and datasets.
+    groups
+        Columns by their common title.
+    methods
+        Methods of the rows.
+    digits
+        Number of decimals.
+    notes, missing
+        Notes, and the names of what the run lacks.
+    labels
+        Names of the rows by method; the paper's by default.
+    joined
+        Whether the values of a group share one cell.
+    """
+    heads, columns = [], []
+    for name, group in groups.items():
+        cells = [
+            make_number_cells([column.values.get(method, nan) for method in methods], digits, column.higher)
+            for column in group
+        ]
+        shown = group
+        if joined:
+            cells = [[replace(first, also=tuple(others)) for first, *others in zip(*cells, strict=True)]]
+            shown = [replace(group[0], title=name)]
+        heads += [TableHead(column.title, column.higher, True, column.name) for column in shown]
+        columns += cells
+    paper = slug.split("-", maxsplit=1)[0]
+    names = [label_row(paper, method) if labels is None else labels[method] for method in methods]
+    rows = [(name, [column[row] for column in columns]) for row, name in enumerate(names)]
+    widths = [] if joined else [(name, len(group)) for name, group in groups.items()]
+    notes = [*notes, *([f"The run has no {', '.join(missing)}."] if missing else [])]
+    table = ReportTable(slug, heading, heads, rows, "method" if labels is None else "", widths, notes)
+    named = {f"{name}: {column.title}": column for name, group in groups.items() for column in group}
+    return PaperTable(title, table, columns=named, methods=methods)
+
+
+def report_missing(title: str, where: str, missing: Iterable[str]) -> PaperTable:
+    return PaperTable(title, None, f"{where}: the run lacks {', '.join(missing)}")
+
+
+def label_row(paper: str, method: str) -> str:
+    """Label of a row: its name in the paper, if it has one, and the method."""
+    names = list_row_names(paper)
+    return f"{names[method]}: {method}" if method in names else method
+
+
+@lru_cache
+def list_row_names(paper: str) -> dict[str, str]:
+    """Names of the rows of a paper by canonical spec; of several names, the one in its tables."""
+    return {resolve(spec).spec: name for name, spec in reversed(list(protocol(paper).rows.items()))}
+
+
 # ── TokenTM ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -79,69 +197,46 @@ def make_accuracy_tables(families: Families) -> Iterator[PaperTable]:
         if len(group) < 2:
             yield PaperTable(title, None, f"{family} was measured on one dataset; it needs two")
             continue
-        filled = {slug: fill_columns(section, ACCURACY) for slug, section in group.items()}
-        missing = sorted({name for _, names in filled.values() for name in names})
-        own = {slug: {column.title: column for column in columns} for slug, (columns, _) in filled.items() if columns}
-        first = next(iter(own), "")
-        shared = [name for name in own.get(first, ()) if all(name in columns for columns in own.values())]
-        if len(own) < 2 or not shared or any(group[slug].methods != group[first].methods for slug in own):
+        slugs = list_fillable(group, ACCURACY)
+        own = [group[slug] for slug in slugs]
+        groups, unfilled = fill_groups(
+            {
+                column.title: [(section, replace(column, title=section.dataset)) for section in group.values()]
+                for column in ACCURACY
+            }
+        )
+        shared = {name: columns for name, columns in groups.items() if len(columns) == len(own)}
+        missing = sorted({column.name for _, column in unfilled})
+        if len(own) < 2 or not shared or len({section.methods for section in own}) > 1:
             yield report_missing(title, family, missing or ["methods that are the same on both"])
             continue
-        datasets, methods = [group[slug].dataset for slug in own], group[first].methods
-        paper = fill_table(
-            title,
-            f"tokentm-1-{first}",
-            f"Impact on accuracy: {family}",
-            [("", [own[first][name] for name in shared])],
-            methods,
-            notes=[f"In percent; {' / '.join(datasets)}."],
-            missing=missing,
-        )
-        assert paper.table is not None
-        cells = [[make_column_cells(columns[name], methods) for columns in own.values()] for name in shared]
-        rows = [
-            (label, [replace(first[row], also=tuple(cell[row] for cell in others)) for first, *others in cells])
-            for row, (label, _) in enumerate(paper.table.rows)
-        ]
-        by_dataset = list(zip(datasets, own.values(), strict=True))
-        columns = {f"{name}: {dataset}": columns[name] for name in shared for dataset, columns in by_dataset}
-        yield replace(paper, table=replace(paper.table, rows=rows), columns=columns)
+        slug, heading = f"tokentm-1-{slugs[0]}", f"Impact on accuracy: {family}"
+        notes = [f"In percent; {' / '.join(section.dataset for section in own)}."]
+        yield fill_table(title, slug, heading, shared, own[0].methods, notes=notes, missing=missing, joined=True)
 
 
-def list_fillable(group: Sections, published: Sequence[PublishedColumn]) -> list[str]:
-    """Slugs of the sections that can fill at least one of the columns."""
-    return [slug for slug, section in group.items() if fill_columns(section, published)[0]]
-
-
-def pair_halves(group: Sections, lefts: Collection[str], rights: Collection[str]) -> list[tuple[str, str]]:
+def pair_halves(group: Sections, halves: Mapping[str, Columns]) -> list[tuple[str, str]]:
     """Slugs of the sections that fill the two halves of a table.
 
     A section that fills both halves makes a table of its own; otherwise every section that fills the left half is joined
     with every one that fills the right half. If no section fills one half, every section that fills the other is used.
     """
-    whole = [(slug, slug) for slug in group if slug in lefts and slug in rights]
-    joined = whole or [(left, right) for left in lefts for right in rights]
-    return joined or [(slug, slug) for slug in lefts or rights]
+    lefts, rights = (list_fillable(group, published) for published in halves.values())
+    whole = [(slug, slug) for slug in lefts if slug in rights]
+    return whole or [*product(lefts, rights)] or [(slug, slug) for slug in lefts or rights]
 
 
 def fill_halves(
-    title: str,
-    slug: str,
-    sections: tuple[ScoreSection, ScoreSection],
-    halves: Mapping[str, Sequence[PublishedColumn]],
-    methods: Sequence[str],
-    note: str,
-    *,
-    labels: Mapping[str, str] | None = None,
-    absent: Sequence[str] = (),
-) -> PaperTable:
-    """A table of two groups of columns, each filled with one of two sections."""
-    filled = [fill_columns(*half) for half in zip(sections, halves.values(), strict=True)]
-    groups = [(name, columns) for name, (columns, _) in zip(halves, filled, strict=True)]
-    missing = [*absent, *(name for _, names in filled for name in names)]
-    return fill_table(
-        title, slug, format_title(*sections), groups, methods, notes=[note], missing=missing, labels=labels
-    )
+    sections: Sequence[ScoreSection], halves: Mapping[str, Columns]
+) -> tuple[dict[str, list[FilledColumn]], list[str]]:
+    """Two groups of columns, each filled with one of two sections, and the names of columns that are not filled."""
+    pairs = zip(sections, halves.items(), strict=True)
+    groups, unfilled = fill_groups({name: [(section, column) for column in half] for section, (name, half) in pairs})
+    return groups, [column.name for _, column in unfilled]
+
+
+def name_group(family: str, group: Sections) -> str:
+    return format_title(*group.values()) if len(group) == 1 else family
 
 
 def make_localisation_tables(families: Families) -> Iterator[PaperTable]:
@@ -149,39 +244,41 @@ def make_localisation_tables(families: Families) -> Iterator[PaperTable]:
     title = "TokenTM, table 2: localisation ability and impact on accuracy"
     halves = {"Localization Ability": SEGMENTATION, "Impact on Accuracy": ACCURACY}
     for family, group in families.items():
-        lefts, rights = (list_fillable(group, published) for published in halves.values())
-        if not lefts or not rights:
-            where = format_title(*group.values()) if len(group) == 1 else family
-            yield report_missing(title, where, [column.name for column in (ACCURACY if lefts else SEGMENTATION)])
+        absent = next((columns for columns in halves.values() if not list_fillable(group, columns)), ())
+        if absent:
+            yield report_missing(title, name_group(family, group), [column.name for column in absent])
             continue
-        for left, right in pair_halves(group, lefts, rights):
+        for left, right in pair_halves(group, halves):
             sections = (group[left], group[right])
-            yield fill_halves(title, f"tokentm-2-{left}", sections, halves, list_all_methods(sections), "In percent.")
+            groups, missing = fill_halves(sections, halves)
+            slug, heading, methods = f"tokentm-2-{left}", format_title(*sections), list_all_methods(sections)
+            yield fill_table(title, slug, heading, groups, methods, notes=["In percent."], missing=missing)
 
 
 def make_ablation_tables(families: Families) -> Iterator[PaperTable]:
     """Table 4: ablation of TokenTM, with segmentation and perturbation on one dataset or on one each."""
     title = "TokenTM, table 4: ablation"
     for family, group in families.items():
-        explained = next((word for word, published in PERTURBATION.items() if list_fillable(group, published)), "Pred.")
-        halves = {"Segmentation": SEGMENTATION, "Perturbation Test": PERTURBATION[explained]}
-        lefts, rights = (list_fillable(group, published) for published in halves.values())
+        perturbation = paper_columns.PERTURBATION.items()
+        explained = next((word for word, columns in perturbation if list_fillable(group, columns)), "Pred.")
+        halves = {"Segmentation": SEGMENTATION, "Perturbation Test": paper_columns.PERTURBATION[explained]}
+        pairs = pair_halves(group, halves)
         variants = [spec for spec in VARIANTS if spec in list_all_methods(group.values())]
-        if len(variants) < 2 or not (lefts or rights):
+        if len(variants) < 2 or not pairs:
             absent = [spec for spec in VARIANTS if spec not in variants][:3]
-            columns = [column.name for published in halves.values() for column in published]
-            where = format_title(*group.values()) if len(group) == 1 else family
-            yield report_missing(title, where, absent if len(variants) < 2 else columns)
+            columns = [column.name for half in halves.values() for column in half]
+            yield report_missing(title, name_group(family, group), absent if len(variants) < 2 else columns)
             continue
-        for left, right in pair_halves(group, lefts, rights):
+        which = {"Pred.": "predicted class", "GT": "label"}[explained]
+        notes = [f"In percent; perturbation tests explain the {which}."]
+        for left, right in pairs:
             sections = (group[left], group[right])
+            groups, missing = fill_halves(sections, halves)
             methods = [spec for spec in VARIANTS if spec in list_all_methods(sections)]
             names = {VARIANTS[spec] for spec in methods}
-            absent = [name for name in dict.fromkeys(VARIANTS.values()) if name not in names]
-            which = {"Pred.": "predicted class", "GT": "label"}[explained]
-            note = f"In percent; perturbation tests explain the {which}."
-            slug = f"tokentm-4-{left}"
-            yield fill_halves(title, slug, sections, halves, methods, note, labels=VARIANTS, absent=absent)
+            missing = [*(name for name in dict.fromkeys(VARIANTS.values()) if name not in names), *missing]
+            slug, heading = f"tokentm-4-{left}", format_title(*sections)
+            yield fill_table(title, slug, heading, groups, methods, notes=notes, missing=missing, labels=VARIANTS)
 
 
 # ── TIS ──────────────────────────────────────────────────────────────────────────────────────────
@@ -191,9 +288,11 @@ def make_insertion_tables(families: Families) -> Iterator[PaperTable]:
     """Tables 1–2: insertion, deletion and their difference with four baselines, one table per model and dataset."""
     title = "TIS, tables 1–2: insertion and deletion"
     for slug, section in list_sections(families).items():
-        filled = {name: fill_columns(section, published) for name, published in INSERTION.items()}
-        groups = [(name, columns) for name, (columns, _) in filled.items() if columns]
-        missing = [name for _, names in filled.values() for name in names]
+        requests = {
+            name: [(section, column) for column in columns] for name, columns in paper_columns.INSERTION.items()
+        }
+        groups, unfilled = fill_groups(requests)
+        missing = [column.name for _, column in unfilled]
         if len(groups) < 2:
             yield report_missing(title, section.title, missing)
         else:
@@ -209,7 +308,7 @@ def make_strength_tables(families: Families) -> Iterator[PaperTable]:
     for family, group in families.items():
         groups: dict[str, list[FilledColumn]] = {}
         missing = []
-        for published in STRENGTHS:
+        for published in paper_columns.STRENGTHS:
             filled = ((section.dataset, fill_column(section, published)) for section in group.values())
             dataset, column = next(((dataset, column) for dataset, column in filled if column), ("", None))
             if column is None:
@@ -219,60 +318,47 @@ def make_strength_tables(families: Families) -> Iterator[PaperTable]:
         if sum(map(len, groups.values())) < FEWEST:
             yield report_missing(title, family, missing)
             continue
-        sections, slug, notes = group.values(), f"skipplus-3-{next(iter(group))}", ["In percent."]
-        columns, methods = list(groups.items()), list_all_methods(sections)
-        yield fill_table(title, slug, format_title(*sections), columns, methods, notes=notes, missing=missing)
+        sections, slug = group.values(), f"skipplus-3-{next(iter(group))}"
+        heading, methods = format_title(*sections), list_all_methods(sections)
+        yield fill_table(title, slug, heading, groups, methods, notes=["In percent."], missing=missing)
 
 
 # ── all papers ───────────────────────────────────────────────────────────────────────────────────
 
 
-def list_sections(families: Families) -> Sections:
-    return {slug: section for group in families.values() for slug, section in group.items()}
-
-
-def make_side_by_side_tables(
-    families: Families, title: str, prefix: str, published: Sequence[PublishedColumn]
-) -> Iterator[PaperTable]:
+def compare_models(title: str, prefix: str, published: Columns, families: Families) -> Iterator[PaperTable]:
     """One table per dataset, with one column per metric and model."""
     title = f"{title}, models side by side"
     for dataset, group in group_sections(list_sections(families), lambda section: section.dataset).items():
-        groups, missing = [], []
-        for column in published:
-            filled = {section.model: fill_column(section, column) for section in group.values()}
-            missing += [f"{column.name} of {model}" for model, values in filled.items() if values is None]
-            groups.append((column.title, [replace(values, title=model) for model, values in filled.items() if values]))
-        if not any(columns for _, columns in groups):
+        groups, unfilled = fill_groups(
+            {
+                column.title: [(section, replace(column, title=section.model)) for section in group.values()]
+                for column in published
+            }
+        )
+        missing = [f"{column.name} of {section.model}" for section, column in unfilled]
+        if not groups:
             yield report_missing(title, dataset, missing)
             continue
         slug, methods = f"{prefix}-{next(iter(group))}", list_all_methods(group.values())
         yield fill_table(title, slug, dataset, groups, methods, digits=3, missing=missing)
 
 
-probability_tables = partial(
-    make_side_by_side_tables, title="TokenTM, table 3: impact on probability", prefix="tokentm-3", published=PROBABILITY
-)
-pointing_tables = partial(
-    make_side_by_side_tables, title="TIS, table 3: pointing game", prefix="tis-3", published=POINTING
-)
-sensitivity_tables = partial(
-    make_side_by_side_tables, title="TIS, table 4: max sensitivity", prefix="tis-4", published=SENSITIVITY
-)
-sparseness_tables = partial(
-    make_side_by_side_tables, title="TIS, supplement: sparseness", prefix="tis-sparseness", published=SPARSENESS
-)
-
 # layout of every reproduction that is a table or a radar
 LAYOUTS: dict[str, Callable[[Families], Iterator[PaperTable]]] = {
     "tokentm:table1": make_accuracy_tables,
     "tokentm:table2": make_localisation_tables,
-    "tokentm:table3": probability_tables,
+    "tokentm:table3": partial(
+        compare_models, "TokenTM, table 3: impact on probability", "tokentm-3", paper_columns.PROBABILITY
+    ),
     "tokentm:table4": make_ablation_tables,
     "tis:table1": make_insertion_tables,
     "tis:table2": make_insertion_tables,
-    "tis:table3": pointing_tables,
-    "tis:table4": sensitivity_tables,
-    "tis:sparseness": sparseness_tables,
+    "tis:table3": partial(compare_models, "TIS, table 3: pointing game", "tis-3", paper_columns.POINTING),
+    "tis:table4": partial(compare_models, "TIS, table 4: max sensitivity", "tis-4", paper_columns.SENSITIVITY),
+    "tis:sparseness": partial(
+        compare_models, "TIS, supplement: sparseness", "tis-sparseness", paper_columns.SPARSENESS
+    ),
     "tis:masks": make_insertion_tables,
     **{
         f"skipplus:figure{number}": make_strength_tables

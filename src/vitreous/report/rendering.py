@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from vitreous import __version__
 from vitreous.draw.captions import percent
@@ -29,9 +29,3 @@ def load_environment() -> Environment:
 def render_page(template: str, **values: Any) -> str:
     """Render a template of `report/templates`."""
     return load_environment().get_template(template).render(values)
-
-
-def render_macro(name: str, *values: Any) -> str:
-    """Render one macro of `macros.html`."""
-    template: Template = load_environment().get_template("macros.html")
-    return str(getattr(template.module, name)(*values))

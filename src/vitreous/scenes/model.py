@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vitreous.core.errors import ModelError
 from vitreous.scenes.scene_plan import CLASSES
 from vitreous.scenes.scene_sets import PATCH
 from vitreous.scenes.sprite import SIZE
-
-if TYPE_CHECKING:
-    from timm.models.swin_transformer import SwinTransformer
-    from timm.models.vision_transformer import VisionTransformer
 
 MODELS = ("scenes", "scenes-biased", "scenes-swin")
 
@@ -43,31 +39,23 @@ def build_model(name: str = "scenes") -> Any:
     """
     if name not in MODELS:
         raise ModelError(f"no Scenes model {name!r}; there are {', '.join(MODELS)}")
-    return build_swin() if name == "scenes-swin" else build_vit()
+    if name == "scenes-swin":  # 8 blocks: 28 x 28, then 14 x 14, then 7 x 7 tokens, in windows of 7 x 7
+        from timm.models.swin_transformer import SwinTransformer
 
-
-def build_vit() -> VisionTransformer:
-    """A ViT of 12 blocks on 14 x 14 patches."""
+        return SwinTransformer(
+            img_size=SIZE,
+            patch_size=4,
+            embed_dim=48,
+            depths=(2, 2, 4),
+            num_heads=(3, 6, 12),
+            window_size=7,
+            drop_path_rate=0.0,
+            num_classes=len(CLASSES),
+        )
     from timm.models.vision_transformer import VisionTransformer
 
-    return VisionTransformer(
+    return VisionTransformer(  # 12 blocks on 14 x 14 patches
         img_size=SIZE, patch_size=PATCH, embed_dim=144, depth=12, num_heads=3, mlp_ratio=4, num_classes=len(CLASSES)
-    )
-
-
-def build_swin() -> SwinTransformer:
-    """A Swin transformer of 8 blocks: 28 x 28, then 14 x 14, then 7 x 7 tokens, in windows of 7 x 7."""
-    from timm.models.swin_transformer import SwinTransformer
-
-    return SwinTransformer(
-        img_size=SIZE,
-        patch_size=4,
-        embed_dim=48,
-        depths=(2, 2, 4),
-        num_heads=(3, 6, 12),
-        window_size=7,
-        drop_path_rate=0.0,
-        num_classes=len(CLASSES),
     )
 
 

@@ -13,11 +13,8 @@ from types import MappingProxyType
 import numpy as np
 
 from vitreous.core.errors import SpecError
-from vitreous.scenes.clutter import CLUTTER, OCCLUDERS
-from vitreous.scenes.paired_classes import PAIRED_CLASSES
-from vitreous.scenes.shape_classes import THINGS
+from vitreous.scenes.drawings import CLUTTER, OCCLUDERS, PAIRED_CLASSES, STAMP_RADIUS, THINGS, Stamp
 from vitreous.scenes.sprite import SIZE, Light, Pose
-from vitreous.scenes.stamp import RADIUS, Stamp
 from vitreous.scenes.surfaces import SURFACES, Ground
 
 CLASSES: tuple[str, ...] = (*THINGS, *PAIRED_CLASSES)
@@ -238,7 +235,7 @@ def _clutter(rng: np.random.Generator) -> Item:
 
 
 def _corner(rng: np.random.Generator) -> tuple[float, float]:
-    x, y = rng.uniform(RADIUS + 1, RADIUS + 8, size=2).tolist()
+    x, y = rng.uniform(STAMP_RADIUS + 1, STAMP_RADIUS + 8, size=2).tolist()
     return (x if rng.random() < 0.5 else SIZE - x), (y if rng.random() < 0.5 else SIZE - y)
 
 
@@ -254,7 +251,7 @@ def _things(
         angle = rng.uniform(-0.5, 0.5) if name in _UPRIGHT else rng.uniform(0, 2 * math.pi)
         mirrored = bool(rng.random() < 0.5)
         apart = all(math.dist((x, y), (other.x, other.y)) > 0.95 * (radius + other.radius) for other in poses)
-        clear = corner is None or math.dist((x, y), corner) > radius + RADIUS + 3
+        clear = corner is None or math.dist((x, y), corner) > radius + STAMP_RADIUS + 3
         if apart and clear:
             poses.append(Pose(x, y, radius, angle, mirrored))
         else:

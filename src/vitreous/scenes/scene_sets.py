@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from vitreous.scenes.clutter import CLUTTER
 from vitreous.scenes.colour import palette
-from vitreous.scenes.paired_classes import PAIRED_CLASSES
+from vitreous.scenes.drawings import CLUTTER, DRAWINGS, draw_stamp
 from vitreous.scenes.scene_plan import CLASSES, Item, ScenePlan, plan
-from vitreous.scenes.shape_classes import THINGS
 from vitreous.scenes.sprite import SIZE, Canvas, Light, Mask, Sprite
-from vitreous.scenes.stamp import draw_stamp
 from vitreous.scenes.surfaces import draw_ground, illuminate
 
 if TYPE_CHECKING:
@@ -24,8 +21,6 @@ if TYPE_CHECKING:
 PATCH = 8
 MEAN = STD = (0.5, 0.5, 0.5)
 Image = UInt8[np.ndarray, "H W 3"]
-
-_DRAWINGS = {**THINGS, **PAIRED_CLASSES, **{name: litter.draw for name, litter in CLUTTER.items()}}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,7 +203,7 @@ def _compose(plan: ScenePlan) -> tuple[Image, list[Sprite], list[Sprite], Sprite
 def _put(canvas: Canvas, item: Item, light: Light, height: float) -> Sprite:
     rng = np.random.default_rng(item.seed)
     sprite = Sprite(item.pose)
-    _DRAWINGS[item.name](sprite, palette(item.lightness, rng), rng)
+    DRAWINGS[item.name](sprite, palette(item.lightness, rng), rng)
     opacity = CLUTTER[item.name].opacity if item.name in CLUTTER else 1.0
     if opacity == 1:  # transparent clutter has no relief and no shadow
         sprite.light(light)
