@@ -18,8 +18,7 @@ from vitreous.mapping.shard_files import list_complete_files, read_about
 from vitreous.mapping.source import open_source
 from vitreous.mapping.stored_map import StoredMap, as_attribution, group_places, runs_of_equal
 from vitreous.measure import evaluate
-from vitreous.methods.attribution import Attribution
-from vitreous.methods.attribution_rows import join_attributions
+from vitreous.methods.attribution import Attribution, join_attributions
 from vitreous.metrics.metric import Metric
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitreous.core.errors import DataError
-from vitreous.methods.attribution_rows import TENSORS, as_array
 from vitreous.models.image_input import Preprocess
 from vitreous.models.layout import ClipLayout, Layout
 from vitreous.models.transforms import OpaquePreprocess
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
 
 FORMATS = ("safetensors", "npz", "npy")
 ANIMATIONS = ("gif", "webp")
+TENSORS = (
+    "patches", "stderr", "prefix", "bias", "residual", "score", "logits", "targets", "native_pixels", "images",
+)  # fmt: skip
 UNREADABLE = (SafetensorError, BadZipFile, KeyError, ValueError, TypeError, AttributeError, OSError, EOFError)
 
 
@@ -56,6 +58,12 @@ def save_attribution(attribution: Attribution, path: Path, format: str) -> None:
         case _:
             with path.open("wb") as file:
                 np.save(file, as_array(attribution.maps()))
+
+
+def as_array(tensor: Tensor) -> np.ndarray:
+    """Tensor as a numpy array; bfloat16, which numpy lacks, becomes float32."""
+    tensor = tensor.cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def metadata(attribution: Attribution) -> dict[str, Any]:

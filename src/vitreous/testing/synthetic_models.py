@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from vitreous.capture.probe import Probe
 from vitreous.measure import measure
-from vitreous.methods.attribution import Attribution
-from vitreous.methods.attribution_rows import change_tensors
+from vitreous.methods.attribution import Attribution, change_tensors
 from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
