@@ -24,8 +24,8 @@ from suite.sides import real_pictures, worst_spearman
 from vitreous.capture.probe import Probe
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.random_control import generators
-from vitreous.methods.shapley import coalitions, with_ends
 from vitreous.methods.spec import resolve
+from vitreous.methods.surrogate import coalitions, with_ends
 from vitreous.methods.tis import cluster_activations, keep_largest, tis_of_subsets
 from vitreous.metrics.metric import resolve_metric
 from vitreous.models.vit import ViT

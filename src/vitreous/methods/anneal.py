@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitreous.capture.coalitions import in_coalitions
@@ -21,7 +21,6 @@ from vitreous.methods.random_control import generators
 from vitreous.methods.recipe import LayerSignal
 from vitreous.methods.register_method import method
 from vitreous.methods.spec import resolve
-from vitreous.methods.standard_errors import error_of_means
 from vitreous.models.tensor_types import Images, Keep, PatchScores
 
 Part = Annotated[float | int, Range(0, 1, above=True, below=True)]
@@ -100,6 +99,14 @@ def anneal(
     # the coalition of all patches is not random: the error is that of the other terms of the mean
     stderr = error_of_means(scores, inside) * count / (1 + count)
     return (whole + scores.sum(1)) / (1 + count), {"signed": averaged.signed, "stderr": stderr}
+
+
+def error_of_means(values: Float[Tensor, "r s p"], inside: Bool[Tensor, "r s p"]) -> Float[Tensor, "r p"]:
+    """Standard error of the mean over s of the values that are `inside`; NaN for fewer than two of them."""
+    count = inside.sum(1)
+    mean = values.where(inside, 0).sum(1) / count.clamp(min=1)
+    squares = (values - mean[:, None]).square().where(inside, 0).sum(1)
+    return (squares / (count * (count - 1)).clamp(min=1)).sqrt().where(count > 1, torch.nan)
 
 
 def draw_coalitions(

@@ -22,8 +22,8 @@ from vitreous.methods.options import Range, Seed
 from vitreous.methods.random_control import generators
 from vitreous.methods.register_method import method
 from vitreous.methods.run import score_and_logits
-from vitreous.methods.shapley import empty_set
 from vitreous.methods.spec import resolve
+from vitreous.methods.surrogate import empty_set
 from vitreous.models.tensor_types import PatchScores
 
 SMALLEST, LARGEST = 0.1, 0.5  # share of the patches in the first subset of a pair

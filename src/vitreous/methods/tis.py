@@ -14,7 +14,6 @@ from vitreous.core.errors import SpecError
 from vitreous.methods.options import Count, PartialShare, Seed
 from vitreous.methods.random_control import content_seeds, draw_uniform, generators
 from vitreous.methods.register_method import method
-from vitreous.methods.standard_errors import error_of_member_means
 from vitreous.models.tensor_types import Images, Keep, PatchScores
 
 ROOM, WIDE = 2**22, 2**28  # distances in memory at once while clustering, on a CPU and on other devices
@@ -87,6 +86,27 @@ def tis_of_subsets(
     span = mean.amax(-1, keepdim=True) - least
     span = torch.where(span > 0, span, torch.ones_like(span))
     return (mean - least) / span, stderr / span
+
+
+def error_of_member_means(
+    scores: Float[Tensor, "r m"], members: Float[Tensor, "r m p"], mean: Float[Tensor, "r p"]
+) -> Float[Tensor, "r p"]:
+    """Standard error of the mean score of the subsets that contain each patch; NaN for fewer than two subsets.
+
+    Parameters
+    ----------
+    scores
+        Score of every subset.
+    members
+        1 where a subset contains a patch, else 0.
+    mean
+        Mean score of the subsets that contain each patch.
+    """
+    count = members.sum(1)
+    level = scores.mean(1, keepdim=True)  # squares of differences from it lose fewer digits
+    squares = ((scores - level).square()[:, None] @ members)[:, 0] / count.clamp(min=1)
+    variance = (squares - (mean - level).square()).clamp(min=0) / (count - 1).clamp(min=1)
+    return variance.sqrt().where(count > 1, torch.nan)
 
 
 def keep_largest(centroids: Float[Tensor, "b m p"], share_kept: PartialShare | tuple[PartialShare, ...]) -> Keep:
