@@ -70,7 +70,7 @@ def test_noise_lies_on_what_was_filled_in_and_nowhere_else():
     asked = probe("vit")
     visible = masks(0.5)
     image = torch.arange(COUNT)
-    found = paint_imputed(asked, 0.01, 0)(visible, image, torch.tensor([100, 200, 300]))
+    found = paint_imputed(asked, 0.01, 0).fill(visible, image, torch.tensor([100, 200, 300]))
     difference = found - impute_pixels(asked.images, visible)
 
     assert difference[visible[:, None].expand_as(difference)].abs().max() == 0

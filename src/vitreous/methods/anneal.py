@@ -17,6 +17,7 @@ from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.methods.method import Method
 from vitreous.methods.options import Range, Seed
+from vitreous.methods.presence import OF_THIS_LIBRARY
 from vitreous.methods.random_control import generators
 from vitreous.methods.recipe import LayerSignal
 from vitreous.methods.register_method import method
@@ -56,14 +57,11 @@ def scores_any_tokens(candidate: Method) -> bool:
 
 @method(
     "anneal",
-    family="Of this library",
     formula="sⱼ = mean over coalitions S ∋ j of fuseⱼ(S), S random halves of the patches with their complements, and all of them",
-    signed=True,
-    class_specific=True,
-    question="probability",
     trial={"coalitions": 4},
     forwards="2 + 2 * coalitions",
     backwards="2 + 2 * coalitions",
+    **OF_THIS_LIBRARY,
 )
 def anneal(
     probe: Probe,

@@ -19,6 +19,7 @@ from vitreous.core.errors import SpecError
 from vitreous.methods.additive_model import WeightPosterior, weight_covariances, weight_posterior
 from vitreous.methods.method import Method
 from vitreous.methods.options import Range, Seed
+from vitreous.methods.presence import OF_THIS_LIBRARY
 from vitreous.methods.random_control import generators
 from vitreous.methods.register_method import method
 from vitreous.methods.run import score_and_logits
@@ -51,14 +52,11 @@ def prior_maps(spec: str) -> tuple[Method, ...]:
 
 @method(
     "bayes",
-    family="Of this library",
     formula="s = E[w | t(S₁), t(S̄₁), …], t(S) = size effect + Σ_{j∈S} wⱼ + noise, w ~ N(a·fuse, τ² K)",
-    signed=True,
-    class_specific=True,
-    question="probability",
     trial={"samples": 32},
     forwards="3 + samples",
     backwards=2,
+    **OF_THIS_LIBRARY,
 )
 def bayes(
     probe: Probe,

@@ -11,9 +11,11 @@ from torch import Tensor
 from vitreous.capture.pixels import ImageVariants
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
+from vitreous.methods.map_arrays import enlarge_patches
 from vitreous.methods.options import Count, PartialShare, Seed
 from vitreous.methods.random_control import content_seeds, draw_uniform, generators
 from vitreous.methods.register_method import method
+from vitreous.methods.sampling import PERTURBATION
 from vitreous.models.tensor_types import Images, Keep, PatchScores
 
 ROOM, WIDE = 2**22, 2**28  # distances in memory at once while clustering, on a CPU and on other devices
@@ -21,15 +23,12 @@ ROOM, WIDE = 2**22, 2**28  # distances in memory at once while clustering, on a 
 
 @method(
     "tis",
-    family="Perturbation",
     formula="s = Σₘ t(patches in Mₘ alone) Mₘ ⊘ Σₘ Mₘ, Mₘ where a k-means centroid of the activations is largest",
     signed=False,
-    class_specific=True,
     question="probability",
     averages=True,
     trial={"masks": 16},
     forwards="1 + masks",
-    backwards=0,
     paper="englebert2023explaining",
     presets={
         "paper": {"masks": 1024, "kept": 0.5},
@@ -37,6 +36,7 @@ ROOM, WIDE = 2**22, 2**28  # distances in memory at once while clustering, on a 
         "pixels": {"masks": 1024, "kept": 0.5, "ablate": "pixels", "normalise": True},
     },
     precision="float32",
+    **PERTURBATION,
 )
 def tis(
     probe: Probe,
@@ -124,11 +124,10 @@ def keep_largest(centroids: Float[Tensor, "b m p"], share_kept: PartialShare | t
 
 def noise_variants(probe: Probe, keep: Keep, seed: int) -> ImageVariants:
     """Images of the kept patches; the rest is uniform noise in [0, 1) in normalised units."""
-    (height, width), grid = probe.layout.patch, probe.layout.grid
     seeds = torch.tensor(content_seeds(probe.originals, seed), device=probe.images.device)
 
     def make(row: Int[Tensor, " k"], subset: Int[Tensor, " k"]) -> Images:
-        mask = keep[row, subset].unflatten(1, grid).repeat_interleave(height, 1).repeat_interleave(width, 2)
+        mask = enlarge_patches(keep[row, subset], probe.layout)
         drawn = draw_uniform(seeds[row] + subset, probe.images.shape[1:])
         return torch.where(mask[:, None], probe.images[row], drawn.to(probe.images))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from vitreous.core.errors import ModelError
 from vitreous.methods.masks import blur_images
 from vitreous.methods.options import check_choice
 from vitreous.methods.random_control import fill_from_sources, generators
-from vitreous.metrics.model_outputs import Index, Paint
+from vitreous.metrics.model_outputs import Index, Paint, PerturbedModel
 from vitreous.models.tensor_types import Images
 from vitreous.models.transforms import OpaquePreprocess
 
@@ -101,10 +101,18 @@ def rise_blurred(images: Images) -> Images:
     return sides[0] @ images @ sides[1].mT
 
 
-def paint_baseline(probe: BlackBoxProbe, rest: Images) -> Paint:
-    """Paint function that replaces pixels that are not visible by those of the baseline images `rest`."""
+def paint_images(probe: BlackBoxProbe, rest: Images, key: tuple[Any, ...]) -> Paint:
+    """Replace pixels that are not visible by those of the images `rest`; `key` as in `Paint`."""
 
-    def paint(visible: Tensor, image: Index, _: Index) -> Images:
+    def fill(visible: Tensor, image: Index, _: Index) -> Images:
         return torch.where(visible[:, None], probe.images[image], rest[image])
 
-    return paint
+    return Paint(fill, key)
+
+
+def paint_baseline(model: PerturbedModel, baseline: str, space: str = "pixels", seed: int = 0) -> Paint:
+    """Replace pixels that are not visible by those of a baseline (see `baseline_of`), which is computed once per batch."""
+    key, probe = (baseline, space, *((seed,) if baseline == "random" else ())), model.probe
+    return model.get_or_compute(
+        f"baseline {key}", lambda: paint_images(probe, baseline_of(probe, baseline, space, seed), key)
+    )

@@ -15,7 +15,7 @@ from vitreous.methods.options import Positive, Seed
 from vitreous.metrics.baselines import normalisation
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.model_outputs import Class, Index, Paint, PerturbedModel, perturbation_metric
-from vitreous.metrics.order import TENTHS, Area, Levels, Order, Show, check_levels, count_of, summarise_curve
+from vitreous.metrics.order import TENTHS, Area, Levels, Order, Show, check_levels, summarise_curve
 from vitreous.models.tensor_types import Images
 
 # weights of the eight neighbours of a pixel: the four adjacent ones count twice as much as the four diagonal ones
@@ -50,28 +50,24 @@ def road(
     values in [0, 1]) hides which pixels they are. `judge`: "label", "predicted" or "explained"; `order="ascending"`:
     the lowest pixels first. The part `probability` is the mean probability of the predicted class.
     """
-    levels, probe = check_levels("levels", levels), model.probe
+    levels = check_levels("levels", levels)
     if levels[-1] == 1:
         raise SpecError("levels end below 1: of an image without a pixel nothing can be filled in")
-    pixels = probe.images.shape[-2] * probe.images.shape[-1]
-    counts = [pixels - count_of(level, pixels) for level in levels]
-    side = "bottom" if order == "descending" else "top"
-    outputs = model.outputs_with_pixels(side, counts, paint_imputed(probe, noise, seed), ("filled", noise, seed))
-    curve = model.hits(outputs, judge)
+    outputs = model.outputs_without_pixels(levels, order, paint_imputed(model.probe, noise, seed))
     parts = {"probability": outputs.probability("predicted")[0]}
-    return summarise_curve(model.attribution, curve, levels, area, show, order == "ascending", parts)
+    return summarise_curve(model.attribution, outputs.hits(judge), levels, area, show, order == "ascending", parts)
 
 
 def paint_imputed(probe: BlackBoxProbe, noise: float, seed: int) -> Paint:
-    """Paint function that imputes missing pixels and adds noise seeded by `seed` and the content of the image."""
+    """Impute missing pixels, and add noise seeded by `seed` and the content of the image."""
     _, std = normalisation(probe)
     draw = noise_of(probe.originals, seed, probe.images.device)
 
-    def paint(visible: Bool[Tensor, "k H W"], image: Index, count: Index) -> Images:
+    def fill(visible: Bool[Tensor, "k H W"], image: Index, count: Index) -> Images:
         filled = impute_pixels(probe.images[image], visible)
         return torch.where(visible[:, None], filled, filled + noise / std * draw(image, count).to(filled))
 
-    return paint
+    return Paint(fill, ("filled", noise, seed))
 
 
 def impute_pixels(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:

@@ -18,7 +18,7 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.pixels import ImageVariants
 from vitreous.core.errors import SpecError
 from vitreous.methods.options import Range, Seed, Share
-from vitreous.metrics.baselines import Baseline, Space, baseline_of, paint_baseline
+from vitreous.metrics.baselines import Baseline, Space, paint_baseline
 from vitreous.metrics.metric import Metric
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.model_outputs import Class, Index, PerturbedModel, PerturbedOutputs, perturbation_metric
@@ -30,11 +30,9 @@ from vitreous.metrics.order import (
     Order,
     Show,
     check_levels,
-    count_of,
     pixel_scores,
     summarise_curve,
 )
-from vitreous.metrics.pixel_removal import outputs_over_baseline
 from vitreous.metrics.ranks import spearman
 from vitreous.models.tensor_types import Images
 
@@ -59,9 +57,7 @@ CHANGE = {
 
 def outputs_with_black_pixels(model: PerturbedModel, levels: Sequence[float], order: str) -> PerturbedOutputs:
     """Model outputs with the given fractions of pixels set to black (0 before normalisation)."""
-    pixels = model.probe.images.shape[-2] * model.probe.images.shape[-1]
-    counts = [pixels - count_of(level, pixels) for level in levels]
-    return outputs_over_baseline(model, "bottom" if order == "descending" else "top", counts, "black")
+    return model.outputs_without_pixels(levels, order, paint_baseline(model, "black"))
 
 
 # ── accuracy ─────────────────────────────────────────────────────────────────────────────────────
@@ -82,8 +78,7 @@ def accuracy_metric(name: str, description: str, order: Order, **facts: Any) -> 
         levels = check_levels("levels", levels)
         levels = (0.0, *levels) if clean and levels[0] > 0 else levels
         outputs = outputs_with_black_pixels(model, levels, order)
-        curve = model.hits(outputs, judge)
-        parts = output_changes(outputs, judge)
+        curve, parts = outputs.hits(judge), output_changes(outputs, judge)
         if empty is not None and levels[-1] < 1:
             levels = (*levels, 1.0)
             curve = torch.cat([curve, torch.full_like(curve[:, :1], empty)], 1)
@@ -202,17 +197,14 @@ def idsds(
     """
     attribution, probe = model.attribution, model.probe
     cell = number_cells(probe, cells)
-    paint = paint_baseline(probe, baseline_of(probe, baseline, space, seed))
+    paint = paint_baseline(model, baseline, space, seed)
 
     def make(row: Index, subset: Index) -> Images:
-        return paint(cell != subset[:, None, None], row, subset)
+        return paint.fill(cell != subset[:, None, None], row, subset)
 
     logits = probe.pixel_logits(ImageVariants(len(probe.images), cells**2, make))
-    logits = logits.repeat_interleave(probe.targets_per_image, 0)
-    outputs = model.outputs(model.logits_table(logits))
-    place = outputs.place("track", track)
-    left = outputs.table[..., place] + outputs.table[..., 5]
-    drop = (outputs.whole[:, place] + outputs.whole[:, 5])[:, None] - left
+    left, whole = model.outputs_of_logits(logits.repeat_interleave(probe.targets_per_image, 0)).logit(track)
+    drop = whole - left
     scores = pixel_scores(attribution, probe)
     sums = scores.new_zeros(len(scores), cells**2).index_add_(1, cell.flatten(), scores)
     return Measured(spearman(sums, drop.to(sums)).to(sums), curve=drop, levels=range(cells**2))

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from vitreous.core.errors import SpecError
 from vitreous.methods.options import Count, Seed
-from vitreous.metrics.baselines import Baseline, Space, baseline_of, paint_baseline
+from vitreous.metrics.baselines import Baseline, Space, paint_baseline
 from vitreous.metrics.metric import Metric
 from vitreous.metrics.metric_result import Measured
-from vitreous.metrics.model_outputs import Class, PerturbedModel, PerturbedOutputs, get_or_compute, perturbation_metric
+from vitreous.metrics.model_outputs import Class, PerturbedModel, perturbation_metric
 from vitreous.metrics.order import SHOWS, Area, Show, summarise_curve
 
 FACTS: dict[str, Any] = {
@@ -38,15 +38,6 @@ def count_replaced_pixels(pixels: int, steps: int, start: bool) -> list[int]:
     return [0, *gone] if start else gone
 
 
-def outputs_over_baseline(
-    model: PerturbedModel, side: str, counts: list[int], baseline: str, space: str = "pixels", seed: int = 0
-) -> PerturbedOutputs:
-    """Model outputs when `counts` pixels are from the image and the others from the baseline."""
-    key = (baseline, space, *((seed,) if baseline == "random" else ()))
-    rest = get_or_compute(model.results, f"baseline {key}", lambda: baseline_of(model.probe, baseline, space, seed))
-    return model.outputs_with_pixels(side, counts, paint_baseline(model.probe, rest), key)
-
-
 def probability_curve(
     model: PerturbedModel, insert: bool, baseline: str, space: str, steps: int, start: bool, track: str, seed: int
 ) -> tuple[Float[Tensor, "r s"], list[float]]:
@@ -54,7 +45,7 @@ def probability_curve(
     pixels = model.probe.images.shape[-2] * model.probe.images.shape[-1]
     gone = count_replaced_pixels(pixels, steps, start)
     counts, side = (gone, "top") if insert else ([pixels - count for count in gone], "bottom")
-    outputs = outputs_over_baseline(model, side, counts, baseline, space, seed)
+    outputs = model.outputs_with_pixels(side, counts, paint_baseline(model, baseline, space, seed))
     return outputs.probability(track)[0], [count / pixels for count in gone]
 
 

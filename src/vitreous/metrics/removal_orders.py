@@ -11,9 +11,9 @@ from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import SpecError
-from vitreous.methods.map_arrays import zero_to_one
+from vitreous.methods.map_arrays import enlarge_patches, zero_to_one
 from vitreous.methods.options import Range, Seed
-from vitreous.metrics.baselines import Baseline, Space, baseline_of, paint_baseline
+from vitreous.metrics.baselines import Baseline, Space, paint_baseline
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.model_outputs import Class, Index, PerturbedModel, PerturbedOutputs, perturbation_metric
 from vitreous.metrics.order import (
@@ -42,28 +42,14 @@ def outputs_with_patches(
     model: PerturbedModel, keep: Subsets, remove: Remove, baseline: Baseline, space: Space, seed: int
 ) -> PerturbedOutputs:
     """Model outputs when only the kept patches are there; the others leave the encoder, or get a baseline's pixels."""
-    probe = model.probe
     if remove == "tokens":
-        return model.outputs(model.logits_table(probe.logits(keep)))
-    (height, width), grid = probe.layout.patch, probe.layout.grid
+        return model.outputs_of_logits(model.probe.logits(keep))
 
     def visible(row: Index, subset: Index) -> Bool[Tensor, "k H W"]:
-        return keep[row, subset].unflatten(1, grid).repeat_interleave(height, 1).repeat_interleave(width, 2)
+        return enlarge_patches(keep[row, subset], model.probe.layout)
 
     subsets = torch.arange(keep.shape[1], device=keep.device)
-    return model.outputs(
-        model.pixel_table(subsets, visible, paint_baseline(probe, baseline_of(probe, baseline, space, seed)))
-    )
-
-
-def values_of_class(
-    outputs: PerturbedOutputs, track: str, of: str
-) -> tuple[Float[Tensor, "r m"], Float[Tensor, "r 1"]]:
-    """Probability or logit of a class with the kept patches, and for the unchanged image."""
-    if of == "probability":
-        return outputs.probability(track)
-    visible, whole = outputs.log_p(track)
-    return visible + outputs.table[..., 5], whole + outputs.whole[:, None, 5]
+    return model.outputs_of_pixels(subsets, visible, paint_baseline(model, baseline, space, seed))
 
 
 # ── both orders ──────────────────────────────────────────────────────────────────────────────────
@@ -103,7 +89,8 @@ def srg(
     )
     counts = torch.tensor(sorted({0, *shares, total}), device=rank.device)[:, None]
     keep = torch.cat([rank[:, None] >= counts, rank[:, None] < total - counts], 1)
-    values, _ = values_of_class(outputs_with_patches(model, keep, remove, baseline, space, seed), track, of)
+    outputs = outputs_with_patches(model, keep, remove, baseline, space, seed)
+    values, _ = outputs.probability(track) if of == "probability" else outputs.logit(track)
     highest_first, lowest_first = values.chunk(2, 1)
     fractions = (counts[:, 0].double() / total).tolist()
     areas = [area_under(curve, fractions, "trapezoid") for curve in (highest_first, lowest_first)]
@@ -155,15 +142,16 @@ def saco(
     borders = torch.tensor([total * group // groups for group in range(1, groups)], device=rank.device)
     group = torch.bucketize(rank, borders, right=True)  # [r n]
     group_index = torch.arange(groups, device=rank.device)
-    if unit == "patches":
-        outputs = outputs_with_patches(model, group[:, None] != group_index[:, None], "pixels", baseline, space, seed)
-    else:
+    group_of_pixel = (
+        enlarge_patches(group, probe.layout)
+        if unit == "patches"
+        else group.unflatten(1, tuple(probe.images.shape[-2:]))
+    )
 
-        def visible(row: Index, subset: Index) -> Bool[Tensor, "k H W"]:
-            return (group[row] != subset[:, None]).unflatten(1, tuple(probe.images.shape[-2:]))
+    def visible(row: Index, subset: Index) -> Bool[Tensor, "k H W"]:
+        return group_of_pixel[row] != subset[:, None, None]
 
-        paint = paint_baseline(probe, baseline_of(probe, baseline, space, seed))
-        outputs = model.outputs(model.pixel_table(group_index, visible, paint))
+    outputs = model.outputs_of_pixels(group_index, visible, paint_baseline(model, baseline, space, seed))
     left, whole = outputs.probability(track)
     drop = whole - left
     sums = scores.new_zeros(len(scores), groups).scatter_add_(1, group, scores).to(drop)

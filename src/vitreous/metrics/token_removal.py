@@ -49,7 +49,7 @@ def accuracy_metric(name: str, description: str, *, insert: bool, **facts: Any) 
         show: Show = "fraction",
     ) -> Measured:
         outputs, levels = outputs_by_ratio(model, ratios, order, insert)
-        return summarise_curve(model.attribution, model.hits(outputs, judge), levels, area, show, order == "ascending")
+        return summarise_curve(model.attribution, outputs.hits(judge), levels, area, show, order == "ascending")
 
     return perturbation_metric(name, description, bounds=(0, 1), **FACTS, **facts)(accuracy)
 
