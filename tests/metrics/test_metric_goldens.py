@@ -15,7 +15,7 @@ from vitreous.methods.attribution import Attribution
 from vitreous.metrics.baselines import paint_images
 from vitreous.metrics.metric import resolve_metric
 from vitreous.metrics.model_outputs import PerturbedModel
-from vitreous.metrics.perturbation import output_changes, outputs_with_black_pixels
+from vitreous.metrics.pixel_removal import output_changes, outputs_with_black_pixels
 from vitreous.models.image_input import Preprocess
 
 __all__ = ["golden"]  # the fixture serves here too

@@ -29,7 +29,12 @@ from vitreous.metrics.metric import metric
 from vitreous.metrics.metric_result import Figures, Measured, Parts
 from vitreous.metrics.ranks import average_precision
 
-FACTS: dict[str, Any] = {"family": "localisation", "higher_is_better": True, "bounds": (0, 1)}
+FACTS: dict[str, Any] = {
+    "family": "localisation",
+    "higher_is_better": True,
+    "bounds": (0, 1),
+    "affine_invariant": True,
+}
 
 ROUNDING = 1e-14  # relative to the peak: rounding error of interpolating equal scores
 
@@ -64,7 +69,6 @@ def count_pixels(frame: FramedMap, *masks: Tensor) -> list[PerRow]:
 
 @metric(
     **FACTS,
-    affine_invariant=True,
     reduce=pool_accuracy,
     paper="chefer2021transformer",
     formula="Σ [S > mean S] = mask / Σ labelled, pooled over images",
@@ -83,7 +87,6 @@ def pixel_accuracy(attribution: Attribution, objects: Masks, interpolation: Inte
 
 @metric(
     **FACTS,
-    affine_invariant=True,
     reduce=pool_ious,
     paper="chefer2021transformer",
     formula="½ (IoU of the object + IoU of the background), intersections and unions pooled over images",
@@ -103,7 +106,7 @@ def f_score(right: Tensor, marked: Tensor, inside: Tensor) -> Tensor:
     return 2 * right / (marked + inside).clamp(min=1)
 
 
-@metric(**FACTS, affine_invariant=True, formula="2 |marked ∩ object| / (|marked| + |object|)", aliases=("dice",))
+@metric(**FACTS, formula="2 |marked ∩ object| / (|marked| + |object|)", aliases=("dice",))
 def f1(attribution: Attribution, objects: Masks, interpolation: Interpolation = "bilinear") -> PerRow:
     """F1 of the map, thresholded at its mean, over the whole image."""
     frame = frame_map(attribution, objects, interpolation)
@@ -112,7 +115,6 @@ def f1(attribution: Attribution, objects: Masks, interpolation: Interpolation = 
 
 @metric(
     **FACTS,
-    affine_invariant=True,
     paper="chefer2021transformer",
     formula="mean over pixel rows of the row's F1, 0 where it has neither object nor mark",
 )
@@ -133,7 +135,6 @@ def f1_rows(attribution: Attribution, objects: Masks, interpolation: Interpolati
 
 @metric(
     **FACTS,
-    affine_invariant=True,
     paper="chefer2021transformer",
     formula="AP of [1 − S, S] against [background, object], S between 0 and 1: 2·H·W samples",
 )
@@ -152,7 +153,6 @@ def map_two_channel(attribution: Attribution, objects: Masks, interpolation: Int
 
 @metric(
     **FACTS,
-    affine_invariant=True,
     paper="mehri2024skipplus",
     formula="Σ (R_n − R_{n−1}) P_n over distinct scores",
     presets={
@@ -195,7 +195,6 @@ def mask_undefined(frame: FramedMap, max_coverage: float | None, missing: str, s
 
 @metric(
     **FACTS,
-    affine_invariant=True,
     paper="zhang2018top",
     formula="[arg max S ∈ object], peaks of equal height drawn evenly",
     presets={
@@ -233,7 +232,7 @@ def pointing_game(
 
 
 @metric(
-    **FACTS,
+    **{**FACTS, "affine_invariant": False},
     paper="wang2020score",
     formula="Σ_object S⁺ / Σ S⁺",
     presets={"tis": {"of": "boxes", "part": "abs", "max_coverage": 0.5, "missing": "miss"}},

@@ -232,7 +232,7 @@ def perturbation_metric(
     name, description
         Name and docstring of the metric; those of the function by default.
     **facts
-        As for `metric`.
+        As for `metric`; the family is "faithfulness" by default, and the metric does not change with a·map + b.
     """
 
     def register(function: Callable[..., Measured]) -> Metric:
@@ -249,7 +249,10 @@ def perturbation_metric(
         measure.__doc__ = description or function.__doc__
         optional_inputs = {name: Option(name, None) for name in ("labels", "memo")}
         options = OptionFunction.of(function).options
-        return metric(name, **facts)(OptionFunction(measure, ("attribution", "probe"), {**optional_inputs, **options}))
+        facts_with_defaults = {"family": "faithfulness", "affine_invariant": True, **facts}
+        return metric(name, **facts_with_defaults)(
+            OptionFunction(measure, ("attribution", "probe"), {**optional_inputs, **options})
+        )
 
     return register
 

@@ -1,8 +1,12 @@
-"""Faithfulness by removing patches: both orders (SRG), one group at a time (SaCo), between the best and the worst order (NAOPC)."""
+"""Faithfulness by removing patches.
+
+Their tokens leave the encoder (SkipPLUS). Both orders (SRG), one group at a time (SaCo), and between the best and the worst
+order (NAOPC).
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -14,11 +18,17 @@ from vitreous.core.errors import SpecError
 from vitreous.methods.map_arrays import enlarge_patches, zero_to_one
 from vitreous.methods.options import Range, Seed
 from vitreous.metrics.baselines import Baseline, Space, paint_baseline
+from vitreous.metrics.metric import Metric
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.model_outputs import Class, Index, PerturbedModel, PerturbedOutputs, perturbation_metric
 from vitreous.metrics.order import (
+    TENTHS,
+    Area,
+    Grid,
     Levels,
     Order,
+    Ratios,
+    Show,
     area_under,
     check_levels,
     count_of,
@@ -30,26 +40,122 @@ from vitreous.metrics.order import (
     pixel_scores,
     rank_scores,
     repeat_per_target,
+    summarise_curve,
 )
 
 Remove = Literal["pixels", "tokens"]
 Subsets = Bool[Tensor, "r m p"]
 EXACT = 20  # most units whose subsets are all evaluated
 PERCENT = tuple(step / 100 for step in range(101))
+MASKING: dict[str, Any] = {
+    "forwards": "1 + ratios",
+    "paper": "mehri2024skipplus",
+    "trial": {"ratios": (0.25, 0.5, 0.75)},
+}
+# settings of the released code: trapezoids over a grid 0.9 wide, in percent; presets add the label as class
+RELEASED = {"area": "trapezoid", "show": "percent"}
 
 
-def outputs_with_patches(
-    model: PerturbedModel, keep: Subsets, remove: Remove, baseline: Baseline, space: Space, seed: int
-) -> PerturbedOutputs:
-    """Model outputs when only the kept patches are there; the others leave the encoder, or get a baseline's pixels."""
-    if remove == "tokens":
-        return model.outputs_of_logits(model.probe.logits(keep))
+# ── tokens leave the encoder ───────────────────────────────────────────────────────────────────────
 
-    def visible(row: Index, subset: Index) -> Bool[Tensor, "k H W"]:
-        return enlarge_patches(keep[row, subset], model.probe.layout)
 
-    subsets = torch.arange(keep.shape[1], device=keep.device)
-    return model.outputs_of_pixels(subsets, visible, paint_baseline(model, baseline, space, seed))
+def outputs_by_ratio(
+    model: PerturbedModel, ratios: Grid, order: str, insert: bool
+) -> tuple[PerturbedOutputs, tuple[float, ...]]:
+    """Model outputs and levels as patches are removed, or added with `insert`.
+
+    Levels are the removed fractions, 0 included, or the visible fractions, 1 included.
+    """
+    levels, total = check_levels("ratios", ratios), model.probe.layout.patches
+    if insert:
+        levels = levels if levels[-1] == 1 else (*levels, 1.0)
+        counts = [count_of(level, total) for level in levels]
+    else:
+        levels = levels if levels[0] == 0 else (0.0, *levels)
+        counts = [total - count_of(level, total) for level in levels]
+    return model.outputs_with_tokens("top" if insert == (order == "descending") else "bottom", counts), levels
+
+
+def accuracy_metric(name: str, description: str, *, insert: bool, **facts: Any) -> Metric:
+    """Register the area under the accuracy as patches are removed, or added with `insert`."""
+
+    def accuracy(
+        model: PerturbedModel,
+        ratios: Ratios = TENTHS,
+        judge: Class = "label",
+        order: Order = "descending",
+        area: Area = "normalised",
+        show: Show = "fraction",
+    ) -> Measured:
+        outputs, levels = outputs_by_ratio(model, ratios, order, insert)
+        return summarise_curve(model.attribution, outputs.hits(judge), levels, area, show, order == "ascending")
+
+    return perturbation_metric(name, description, bounds=(0, 1), **MASKING, **facts)(accuracy)
+
+
+def probability_metric(name: str, description: str, *, insert: bool, **facts: Any) -> Metric:
+    """Register the area under p(x) − p(visible part of x) as patches are removed, or added with `insert`."""
+
+    def probability_drop(
+        model: PerturbedModel,
+        ratios: Ratios = TENTHS,
+        track: Class = "explained",
+        order: Order = "descending",
+        area: Area = "normalised",
+        show: Show = "fraction",
+    ) -> Measured:
+        outputs, levels = outputs_by_ratio(model, ratios, order, insert)
+        (visible, whole), (log_visible, log_whole) = outputs.probability(track), outputs.log_p(track)
+        parts = {"lodds": log_whole - log_visible}
+        return summarise_curve(model.attribution, whole - visible, levels, area, show, order == "ascending", parts)
+
+    return perturbation_metric(name, description, bounds=(-1, 1), **MASKING, **facts)(probability_drop)
+
+
+deletion_accuracy = accuracy_metric(
+    "deletion_accuracy",
+    """Accuracy as the highest patches are removed from the encoder.
+
+    `judge`: the class that counts as right ("label", "predicted", "explained"). `order="ascending"`: the lowest patches are removed.
+    `area`: trapezoids over the width ("normalised"), as they are ("trapezoid"), or the "mean" of the points, the whole image
+    among them. `show`: "fraction", "percent", or "complement", 100 − x.
+    """,
+    insert=False,
+    higher_is_better=False,
+    formula="area under r ↦ [arg max f(x without the top r of patches) = label]",
+    presets={"skipplus": {"judge": "label", "show": "complement"}, "released": {"judge": "label", **RELEASED}},
+)
+insertion_accuracy = accuracy_metric(
+    "insertion_accuracy",
+    "Accuracy when only the highest patches enter the encoder; options as for `deletion_accuracy`.",
+    insert=True,
+    higher_is_better=True,
+    formula="area under r ↦ [arg max f(the top r of patches alone) = label]",
+    presets={"skipplus": {"judge": "label", "show": "percent"}, "released": {"judge": "label", **RELEASED}},
+)
+deletion_aopc = probability_metric(
+    "deletion_aopc",
+    """Decrease of the probability as the highest patches are removed from the encoder.
+
+    `track`: the class whose probability it is ("explained", "predicted", "label"); the other options as for `deletion_accuracy`.
+    The part `lodds` is the mean drop of the log-probability.
+    """,
+    insert=False,
+    higher_is_better=True,
+    formula="area under r ↦ p(x) − p(x without the top r of patches)",
+    presets={"skipplus": {"track": "predicted", "show": "percent"}, "released": {"track": "label", **RELEASED}},
+)
+insertion_aopc = probability_metric(
+    "insertion_aopc",
+    """Difference between the probability of the whole image and that of the highest patches alone.
+
+    Options and parts as for `deletion_aopc`.
+    """,
+    insert=True,
+    higher_is_better=False,
+    formula="area under r ↦ p(x) − p(the top r of patches alone)",
+    presets={"skipplus": {"track": "predicted", "show": "complement"}, "released": {"track": "label", **RELEASED}},
+)
 
 
 # ── both orders ──────────────────────────────────────────────────────────────────────────────────
@@ -59,9 +165,7 @@ def outputs_with_patches(
     higher_is_better=True,
     formula="∫ f(x without the lowest r of patches) − f(x without the top r of patches) dr",
     bounds=(-torch.inf, torch.inf),
-    affine_invariant=True,
     forwards="1 + 2 levels",
-    family="faithfulness",
     paper="bluecher2024decoupling",
     trial={"levels": (0.25, 0.5, 0.75)},
     presets={"reslrp": {"of": "logit", "track": "label", "levels": PERCENT}},
@@ -108,7 +212,6 @@ def srg(
     bounds=(-1, 1),
     affine_invariant=False,
     forwards="1 + groups",
-    family="faithfulness",
     paper="wu2024faithfulness",
     trial={"groups": 4},
     presets={"paper": {"unit": "pixels", "scaled": True, "track": "predicted"}},
@@ -170,9 +273,7 @@ def saco(
     higher_is_better=True,
     formula="(AOPC − L) / (U − L), AOPC = meanₖ p(x) − p(x without the first k), U and L its limits over all orders",
     bounds=(-torch.inf, torch.inf),  # a beam may miss the limits
-    affine_invariant=True,
     forwards="1 + about beam · patches²",
-    family="faithfulness",
     paper="edin2025normalized",
     trial={"beam": 1, "cells": 2},
 )
