@@ -16,7 +16,7 @@ from tests.models.families import build, pictures, tiny
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods import masks, regions, surrogate
-from vitreous.methods.activations import channel_maps, merge_similar_channels, vitcx_of
+from vitreous.methods.activation_masks import channel_maps, merge_similar_channels, vitcx_of
 from vitreous.methods.masks import SmoothMasks
 from vitreous.methods.method import METHODS
 from vitreous.methods.sampling import rise_of_masks

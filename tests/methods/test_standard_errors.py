@@ -12,7 +12,8 @@ from tests.models.families import pictures, seen
 from vitreous.capture.coalitions import in_coalitions
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ShapeError
-from vitreous.methods import surrogate, tis
+from vitreous.methods import activation_masks as tis
+from vitreous.methods import surrogate
 from vitreous.methods.anneal import averaged_method, draw_coalitions
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.map_arrays import patch_sums

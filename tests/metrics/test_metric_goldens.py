@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from tests.methods.test_goldens import Golden, golden
 from vitreous.capture.probe import Probe
 from vitreous.methods.attribution import Attribution
-from vitreous.metrics.baselines import paint_images
 from vitreous.metrics.metric import resolve_metric
 from vitreous.metrics.model_outputs import PerturbedModel
+from vitreous.metrics.pixel_fills import paint_images
 from vitreous.metrics.pixel_removal import output_changes, outputs_with_black_pixels
 from vitreous.models.image_input import Preprocess
 

@@ -36,7 +36,10 @@ def averaged_method(spec: str) -> Method:
         If it has no fold, computes its own passes or pixel space, sets its own score function, or ignores the target.
     """
     candidate = resolve(spec)
-    if not scores_any_tokens(candidate):
+    recipe, space = candidate.recipe, candidate.options.get("space", "tokens")
+    # nothing but layers of one pass (or, as `fuse`, of two)
+    folds_layers = isinstance(recipe, LayerSignal) and recipe.adapt is None and not recipe.needs.own_pass
+    if not folds_layers or space != "tokens":
         raise SpecError(
             f"of={spec!r} does not bring layers together; use one that does, such as 'fuse' or 'ixg@libra+plus'"
         )
@@ -45,14 +48,6 @@ def averaged_method(spec: str) -> Method:
     if not candidate.class_specific:
         raise SpecError(f"of={spec!r} is the same whatever is asked; use one that is not, such as 'fuse'")
     return candidate
-
-
-def scores_any_tokens(candidate: Method) -> bool:
-    """Whether the method combines layers and reads nothing but layers of one pass (or, as `fuse`, of two)."""
-    recipe = candidate.recipe
-    if not isinstance(recipe, LayerSignal) or recipe.adapt is not None or recipe.needs.own_pass:
-        return False
-    return candidate.options.get("space", "tokens") == "tokens"
 
 
 @method(

@@ -107,11 +107,10 @@ def tam(probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "r
     row
         "readout" reads the tokens that the head reads, "cls" the first token, as published code does.
     """
-    rows = None
-    for layer in probe.layers(attention=True, gradients=False, down_to=first_block(probe, start, 4, base=0)):
-        mixing = layer.attention.mean(1)
-        rows = mixing[:, find_rows(probe, row)[0]] if rows is None else rows + rows @ mixing
-    assert rows is not None
+    layers = probe.layers(attention=True, gradients=False, down_to=first_block(probe, start, 4, base=0))
+    rows = next(layers).attention.mean(1)[:, find_rows(probe, row)[0]]
+    for layer in layers:
+        rows = rows + rows @ layer.attention.mean(1)
     return weigh_rows(probe, rows, steps, row)
 
 

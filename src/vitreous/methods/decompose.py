@@ -26,7 +26,7 @@ from vitreous.capture.progress import Tally
 from vitreous.capture.relevance import affine, concatenate_heads, logit_gradient
 from vitreous.capture.value_vectors import secant, tangent
 from vitreous.core.errors import ModelError
-from vitreous.methods.token_gradients import input_x_gradient, token_times_gradient
+from vitreous.methods.token_gradients import DECOMPOSITION, input_x_gradient, token_times_gradient
 from vitreous.models.tensor_types import TokenScores
 from vitreous.models.vit import Block, LinearPool, MlpBranch
 
@@ -102,14 +102,12 @@ def first_order_score(probe: Probe) -> Float[Tensor, " r"]:
 decompx = token_times_gradient(
     "decompx",
     "Every token's share of the logit, with attention, norm statistics and activation ratios held fixed.",
-    family="Relevance and decomposition",
     formula="sᵢ = Σₖ Xᵢₖ g̃ᵢₖ, g̃ = ∂t/∂X₀ with A, every norm's σ and act(z)/z held fixed",
     signal=shares,
     adapt=adapt_pass,
     linearisation=DECOMPX,
-    fixed_linearisation=True,
     paper="modarressi2023decompx",
-    precision="bf16",
+    **DECOMPOSITION,
 )
 
 

@@ -26,7 +26,7 @@ def resize_maps(maps: Float[Tensor, "r h w"], size: tuple[int, int], mode: str) 
     check_size(size)
     if tuple(maps.shape[-2:]) == tuple(size):
         return maps
-    corners = None if mode == "nearest" else False
+    corners = False if mode in ("bilinear", "bicubic") else None
     return F.interpolate(maps[:, None], size=tuple(size), mode=mode, align_corners=corners)[:, 0]
 
 

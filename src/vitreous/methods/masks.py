@@ -35,7 +35,7 @@ def vary_by_masks(images: Images, masks: Masks, count: int, rest: Images | float
     """
 
     def make(row: Index, subset: Index) -> Images:
-        mask = masks(subset)[:, None]
+        mask = masks(subset)[:, None].to(images)
         behind = rest[row] if isinstance(rest, Tensor) else rest
         return images[row] * mask + behind * (1 - mask)
 

@@ -209,20 +209,13 @@ def pami(
         for move in moves:
             moved = probe.for_image(image, torch.roll(probe.images[image], move, (-2, -1)))
             masks = many_regions(moved.images[0], kinds, radius, stride)
-            answers = score_regions(moved, masks, fill)
+            rest = blur_images(moved.images) if fill == "blur" else 0.0
+            answers = moved.pixel_score(vary_by_masks(moved.images, masks.__getitem__, len(masks), rest))
             back = (-move[0], -move[1])
-            heat = heat + torch.roll(sum_masks(answers, lambda index, masks=masks: masks[index]), back, (-2, -1))
+            heat = heat + torch.roll(sum_masks(answers, masks.__getitem__), back, (-2, -1))
             count = count + torch.roll(masks.sum(0), back, (-2, -1))
         maps.append(heat / count.clamp(min=1))
     return torch.cat(maps)
-
-
-def score_regions(probe: BlackBoxProbe, regions: Tensor, fill: Fill) -> Float[Tensor, "r m"]:
-    """Score of each region of one image, with the rest blurred or 0 in normalised units."""
-    rest = blur_images(probe.images) if fill == "blur" else 0.0
-    return probe.pixel_score(
-        vary_by_masks(probe.images, lambda index: regions[index].to(probe.images), len(regions), rest)
-    )
 
 
 # ── HSIC ─────────────────────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,7 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.progress import pieces
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.options import Option, OptionFunction, check_choice
+from vitreous.methods.options import Option, OptionFunction
 from vitreous.metrics.metric import FIXTURES, Metric, NoClassesError, metric
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.order import count_of, patch_ranks, pixel_ranks
@@ -85,7 +85,6 @@ class PerturbedOutputs:
 
     def place(self, name: str, value: str) -> int:
         """Column of a class choice in the table; SpecError if it is "label" and no labels were given."""
-        check_choice(name, value, CLASSES)
         if value == "label" and self.model.labels is None:
             raise SpecError(f"{name}='label' needs {FIXTURES['labels']}; or choose 'predicted' or 'explained'")
         return CLASSES.index(value)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,7 +15,6 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.options import check_choice
 from vitreous.methods.random_control import generators
 from vitreous.metrics.metric_result import Measured
 
@@ -24,7 +23,6 @@ TWENTIETHS = tuple(twentieth / 20 for twentieth in range(21))
 Order = Literal["descending", "ascending"]
 Area = Literal["normalised", "trapezoid", "mean"]
 Show = Literal["fraction", "percent", "complement"]
-AREAS, SHOWS = get_args(Area), get_args(Show)
 
 Scores = Float[Tensor, "r n"]
 Ranks = Int[Tensor, "r n"]
@@ -140,7 +138,6 @@ def area_under(curve: Float[Tensor, "r s"], levels: Sequence[float], area: str) 
     "trapezoid": the trapezoidal rule; "normalised": that area divided by the width of the levels; "mean": the mean of
     the points.
     """
-    check_choice("area", area, AREAS)
     if area == "mean":
         return curve.mean(-1)
     if len(levels) < 2:
@@ -156,7 +153,6 @@ def area_under(curve: Float[Tensor, "r s"], levels: Sequence[float], area: str) 
 
 def convert_scores(scores: Float[Tensor, " r"], show: str) -> Float[Tensor, " r"]:
     """Scores as "fraction", in "percent", or as "complement", 100 − percent."""
-    check_choice("show", show, SHOWS)
     return scores if show == "fraction" else 100 * scores if show == "percent" else 100 - 100 * scores
 
 

@@ -6,6 +6,7 @@ order (NAOPC).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -17,7 +18,6 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import SpecError
 from vitreous.methods.map_arrays import enlarge_patches, zero_to_one
 from vitreous.methods.options import Range, Seed
-from vitreous.metrics.baselines import Baseline, Space, paint_baseline
 from vitreous.metrics.metric import Metric
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.model_outputs import Class, Index, PerturbedModel, PerturbedOutputs, perturbation_metric
@@ -42,9 +42,11 @@ from vitreous.metrics.order import (
     repeat_per_target,
     summarise_curve,
 )
+from vitreous.metrics.pixel_fills import Baseline, Space, paint_baseline
 
 Remove = Literal["pixels", "tokens"]
 Subsets = Bool[Tensor, "r m p"]
+Drops = Callable[[Bool[Tensor, "r m u"]], Float[Tensor, "r m"]]  # of the score, when units are removed
 EXACT = 20  # most units whose subsets are all evaluated
 PERCENT = tuple(step / 100 for step in range(101))
 MASKING: dict[str, Any] = {
@@ -56,7 +58,7 @@ MASKING: dict[str, Any] = {
 RELEASED = {"area": "trapezoid", "show": "percent"}
 
 
-# ── tokens leave the encoder ───────────────────────────────────────────────────────────────────────
+# ── tokens leave the encoder ─────────────────────────────────────────────────────────────────────
 
 
 def outputs_by_ratio(
@@ -159,6 +161,20 @@ insertion_aopc = probability_metric(
 
 
 # ── both orders ──────────────────────────────────────────────────────────────────────────────────
+
+
+def outputs_with_patches(
+    model: PerturbedModel, keep: Subsets, remove: Remove, baseline: Baseline, space: Space, seed: int
+) -> PerturbedOutputs:
+    """Model outputs when only the kept patches are there; the others leave the encoder, or get a baseline's pixels."""
+    if remove == "tokens":
+        return model.outputs_of_logits(model.probe.logits(keep))
+
+    def visible(row: Index, subset: Index) -> Bool[Tensor, "k H W"]:
+        return enlarge_patches(keep[row, subset], model.probe.layout)
+
+    subsets = torch.arange(keep.shape[1], device=keep.device)
+    return model.outputs_of_pixels(subsets, visible, paint_baseline(model, baseline, space, seed))
 
 
 @perturbation_metric(
@@ -317,7 +333,7 @@ def naopc(
     steps = torch.arange(1, units + 1, device=rank.device)[:, None]
     curve = drops(rank[:, None] < steps)
     value = curve.mean(-1)
-    lower, upper = exact_limits(drops, len(rank), units, rank) if beam is None else beam_limits(drops, rank, beam)
+    lower, upper = exact_limits(drops, rank) if beam is None else beam_limits(drops, rank, beam)
     span = upper - lower
     scores = torch.where(span > 0, (value - lower) / torch.where(span > 0, span, 1), 0.0)
     parts = {"aopc": value, "lower": lower, "upper": upper}
@@ -338,11 +354,10 @@ def number_units(probe: BlackBoxProbe, cells: int | None) -> Int[Tensor, " p"]:
 
 def subsets_from_bits(subsets: list[int], units: int) -> np.ndarray:
     """Boolean rows of subsets that are stored as bits."""
-    bits = np.array(subsets, dtype=object)
-    return np.array([[(subset >> unit) & 1 for unit in range(units)] for subset in bits], dtype=bool)
+    return np.array([[(subset >> unit) & 1 for unit in range(units)] for subset in subsets], dtype=bool)
 
 
-def beam_limits(drops, rank: Int[Tensor, "r u"], beam: int) -> tuple[Float[Tensor, " r"], Float[Tensor, " r"]]:
+def beam_limits(drops: Drops, rank: Int[Tensor, "r u"], beam: int) -> tuple[Float[Tensor, " r"], Float[Tensor, " r"]]:
     """Smallest and largest AOPC that a beam search finds; orders that removed the same set are one.
 
     Two beams run side by side, one of the smallest and one of the largest sums of drops so far.
@@ -383,9 +398,10 @@ def extend_chains(chains: dict[int, float], drop: dict[int, float], units: int, 
 
 
 def exact_limits(
-    drops, rows: int, units: int, rank: Int[Tensor, "r u"], chunk: int = 4096
+    drops: Drops, rank: Int[Tensor, "r u"], chunk: int = 4096
 ) -> tuple[Float[Tensor, " r"], Float[Tensor, " r"]]:
     """Smallest and largest AOPC over all orders, as shortest and longest paths through all subsets."""
+    rows, units = rank.shape
     subsets = torch.arange(2**units, device=rank.device)
     inside = (subsets[:, None] >> torch.arange(units, device=rank.device)) & 1 == 1
     parts = [drops(part.expand(rows, -1, -1)).double() for part in inside.split(chunk)]

@@ -1,7 +1,7 @@
 """Faithfulness by replacing pixels.
 
 Insertion and deletion of pixels against a baseline image, as in RISE and TIS. Blackening the highest or the lowest pixels
-first: accuracy and probability (Chefer, TokenTM). Removing one cell of the image at a time: IDSDS.
+first: accuracy and probability (Chefer, TokenTM). Imputing pixels: ROAD. Removing one cell of the image at a time: IDSDS.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.pixels import ImageVariants
 from vitreous.core.errors import SpecError
-from vitreous.methods.options import Count, Range, Seed, Share
-from vitreous.metrics.baselines import Baseline, Space, paint_baseline
+from vitreous.methods.options import Count, Positive, Range, Seed, Share
 from vitreous.metrics.metric import Metric
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.model_outputs import Class, Index, PerturbedModel, PerturbedOutputs, perturbation_metric
 from vitreous.metrics.order import (
-    SHOWS,
     TENTHS,
     TWENTIETHS,
     Area,
@@ -34,6 +32,7 @@ from vitreous.metrics.order import (
     pixel_scores,
     summarise_curve,
 )
+from vitreous.metrics.pixel_fills import Baseline, Space, paint_baseline, paint_imputed
 from vitreous.metrics.ranks import spearman
 from vitreous.models.tensor_types import Images
 
@@ -59,7 +58,7 @@ TIS = {"steps": 224, "start": False, "area": "mean", "space": "normalised", "tra
 RISE = {"steps": 224, "start": True, "area": "normalised", "space": "normalised", "track": "predicted"}
 
 
-# ── a baseline image ───────────────────────────────────────────────────────────────────────────────
+# ── a baseline image ─────────────────────────────────────────────────────────────────────────────
 
 
 def count_replaced_pixels(pixels: int, steps: int, start: bool) -> list[int]:
@@ -154,7 +153,7 @@ def insertion_minus_deletion(
 ) -> Measured:
     """Insertion minus deletion; options as for `insertion`, and `baseline` may be a pair, ("blur", "black")."""
     if show == "complement":
-        raise SpecError(f"show={show!r} has no meaning for a difference; known: {', '.join(map(repr, SHOWS[:2]))}")
+        raise SpecError(f"show={show!r} has no meaning for a difference; known: 'fraction', 'percent'")
     pair = (baseline, baseline) if isinstance(baseline, str) else tuple(baseline)
     if len(pair) != 2:
         raise SpecError(f"baseline={baseline!r}; give one baseline, or one for insertion and one for deletion")
@@ -166,7 +165,7 @@ def insertion_minus_deletion(
     return summarise_curve(model.attribution, inserted - deleted, levels, area, show, parts=parts)
 
 
-# ── black pixels ───────────────────────────────────────────────────────────────────────────────────
+# ── black pixels ─────────────────────────────────────────────────────────────────────────────────
 
 
 def outputs_with_black_pixels(model: PerturbedModel, levels: Sequence[float], order: str) -> PerturbedOutputs:
@@ -174,7 +173,7 @@ def outputs_with_black_pixels(model: PerturbedModel, levels: Sequence[float], or
     return model.outputs_without_pixels(levels, order, paint_baseline(model, "black"))
 
 
-# ── accuracy with black pixels ──────────────────────────────────────────────────────────────────
+# ── accuracy with black pixels ───────────────────────────────────────────────────────────────────
 
 
 def accuracy_metric(name: str, description: str, order: Order, **facts: Any) -> Metric:
@@ -236,7 +235,7 @@ def output_changes(outputs: PerturbedOutputs, judge: str) -> dict[str, Float[Ten
     }
 
 
-# ── probability with black pixels ───────────────────────────────────────────────────────────────
+# ── probability with black pixels ────────────────────────────────────────────────────────────────
 
 
 @perturbation_metric(
@@ -281,6 +280,42 @@ def lodds(
     return summarise_curve(model.attribution, curve, levels, area, turned=order == "ascending")
 
 
+# ── imputed pixels ───────────────────────────────────────────────────────────────────────────────
+
+
+@perturbation_metric(
+    higher_is_better=False,
+    formula="area under r ↦ [arg max f(x, the top r of pixels filled in from their neighbours) = label]",
+    bounds=(0, 1),
+    forwards="1 + levels",
+    paper="rong2022consistent",
+    trial={"levels": (0.25, 0.5, 0.75)},
+    presets={"released": {"levels": (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9), "noise": 0.01, "judge": "label"}},
+)
+def road(
+    model: PerturbedModel,
+    levels: Levels = TENTHS,
+    judge: Class = "label",
+    order: Order = "descending",
+    noise: Positive = 0.01,
+    area: Area = "normalised",
+    show: Show = "fraction",
+    seed: Seed = 0,
+) -> Measured:
+    """Accuracy as the highest pixels are filled in from their neighbours.
+
+    Every missing pixel is the weighted mean of its eight neighbours, all of them at once, and noise of deviation `noise` (of
+    values in [0, 1]) hides which pixels they are. `judge`: "label", "predicted" or "explained"; `order="ascending"`:
+    the lowest pixels first. The part `probability` is the mean probability of the predicted class.
+    """
+    levels = check_levels("levels", levels)
+    if levels[-1] == 1:
+        raise SpecError("levels end below 1: of an image without a pixel nothing can be filled in")
+    outputs = model.outputs_without_pixels(levels, order, paint_imputed(model.probe, noise, seed))
+    parts = {"probability": outputs.probability("predicted")[0]}
+    return summarise_curve(model.attribution, outputs.hits(judge), levels, area, show, order == "ascending", parts)
+
+
 # ── single cells ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -323,7 +358,7 @@ def idsds(
 def number_cells(probe: BlackBoxProbe, cells: int) -> Tensor:
     """Index of the cell at every pixel [H W]; SpecError if `cells` x `cells` do not divide the image evenly."""
     height, width = probe.images.shape[-2:]
-    if not isinstance(cells, int) or cells < 2 or height % cells or width % cells:
+    if height % cells or width % cells:
         raise SpecError(f"cells={cells!r}; at least 2 x 2 cells must divide an image of {height} x {width} evenly")
     down, right = (torch.arange(length, device=probe.images.device) * cells // length for length in (height, width))
     return down[:, None] * cells + right

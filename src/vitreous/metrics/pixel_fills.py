@@ -1,17 +1,18 @@
-"""Baseline images that replace removed pixels."""
+"""What removed pixels are replaced by: baseline images, or (ROAD) an imputation from their neighbours, with added noise."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.threads import map_in_threads
 from vitreous.core.errors import ModelError
-from vitreous.methods.masks import blur_images
-from vitreous.methods.options import check_choice
+from vitreous.methods.masks import blur_images, seeded_noise
 from vitreous.methods.random_control import fill_from_sources, generators
 from vitreous.metrics.model_outputs import Index, Paint, PerturbedModel
 from vitreous.models.tensor_types import Images
@@ -19,7 +20,12 @@ from vitreous.models.transforms import OpaquePreprocess
 
 Baseline = Literal["blur", "blur-rise", "black", "mean", "random"]
 Space = Literal["normalised", "pixels"]
-BASELINES, SPACES = get_args(Baseline), get_args(Space)
+# weights of the eight neighbours of a pixel: the four adjacent ones count twice as much as the four diagonal ones
+NEIGHBOURS = {(y, x): 1 / 6 if 0 in (y, x) else 1 / 12 for y in (-1, 0, 1) for x in (-1, 0, 1) if (y, x) != (0, 0)}
+ROOM = 2**17  # pixels per sparse linear system
+
+
+# ── baseline images ──────────────────────────────────────────────────────────────────────────────
 
 
 def normalisation(probe: BlackBoxProbe) -> tuple[Float[Tensor, "3 1 1"], Float[Tensor, "3 1 1"]]:
@@ -60,8 +66,6 @@ def baseline_of(probe: BlackBoxProbe, baseline: str, space: str = "normalised", 
     ModelError
         If `space="pixels"` and the normalisation of the model is unknown.
     """
-    check_choice("baseline", baseline, BASELINES)
-    check_choice("space", space, SPACES)
     images, pixels = probe.images, space == "pixels"
     mean, std = normalisation(probe) if pixels else (torch.zeros_like(images[0, :, :1, :1]), 1.0)
     if baseline == "blur":
@@ -116,3 +120,63 @@ def paint_baseline(model: PerturbedModel, baseline: str, space: str = "pixels", 
     return model.get_or_compute(
         f"baseline {key}", lambda: paint_images(probe, baseline_of(probe, baseline, space, seed), key)
     )
+
+
+# ── imputation ───────────────────────────────────────────────────────────────────────────────────
+
+
+def paint_imputed(probe: BlackBoxProbe, noise: float, seed: int) -> Paint:
+    """Impute missing pixels, and add noise seeded by `seed` and the content of the image."""
+    _, std = normalisation(probe)
+    draw = seeded_noise(probe.originals, seed, probe.images.device)
+
+    def fill(visible: Bool[Tensor, "k H W"], image: Index, count: Index) -> Images:
+        filled = impute_pixels(probe.images[image], visible)
+        return torch.where(visible[:, None], filled, filled + noise / std * draw(image, count).to(filled))
+
+    return Paint(fill, ("filled", noise, seed))
+
+
+def impute_pixels(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
+    """Replace every pixel that is not visible by the weighted mean of its neighbours inside the image."""
+    together = max(1, ROOM // visible[0].numel())
+    # SuperLU releases the GIL, so the threads run in parallel
+    return torch.cat(map_in_threads(solve_pixels, images.split(together), visible.split(together)))
+
+
+def solve_pixels(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
+    """Solve one sparse float64 system for a group of images directly, with one unknown per missing pixel."""
+    try:
+        from scipy.sparse import csc_matrix
+        from scipy.sparse.linalg import splu
+    except ImportError:
+        raise ModelError("metric 'road' solves sparse systems with scipy; pip install 'vitreous[regions]'") from None
+    missing = ~visible.cpu().numpy()
+    if not missing.any():
+        return images
+    unknown = np.full(missing.shape, -1)
+    count = int(missing.sum())
+    unknown[missing] = np.arange(count)
+    values = images.movedim(1, -1).double().cpu().numpy()
+    around = np.pad(unknown, ((0, 0), (1, 1), (1, 1)), constant_values=-2)  # −1: visible pixel, −2: outside the image
+    colours = np.pad(values, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    own, known_colours = np.zeros(count), np.zeros((count, values.shape[-1]))
+    rows, columns, weights = [], [], []
+    height, width = missing.shape[1:]
+    for (down, right), weight in NEIGHBOURS.items():
+        window = np.s_[:, 1 + down : 1 + down + height, 1 + right : 1 + right + width]
+        near = around[window][missing]
+        own += weight * (near > -2)
+        known_colours += weight * (near == -1)[:, None] * colours[window][missing]
+        rows.append(np.flatnonzero(near >= 0))
+        columns.append(near[near >= 0])
+        weights.append(np.full(len(rows[-1]), -weight))
+    every = np.arange(count)
+    matrix = csc_matrix(
+        (np.concatenate([own, *weights]), (np.concatenate([every, *rows]), np.concatenate([every, *columns]))),
+        shape=(count, count),
+    )
+    # the matrix is symmetric positive definite: no pivoting needed, and a symmetric ordering gives the least fill-in
+    factors = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+    values[missing] = factors.solve(known_colours)
+    return torch.from_numpy(values).movedim(-1, 1).to(images)
