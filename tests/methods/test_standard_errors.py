@@ -14,8 +14,8 @@ from vitreous.capture.probe import Probe
 from vitreous.core.errors import ShapeError
 from vitreous.methods import activation_masks as tis
 from vitreous.methods import surrogate
-from vitreous.methods.anneal import averaged_method, draw_coalitions
 from vitreous.methods.attribution import Attribution
+from vitreous.methods.coalition_methods import averaged_method, draw_coalitions
 from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.masks import SmoothMasks
 from vitreous.methods.random_control import generators

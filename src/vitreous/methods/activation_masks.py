@@ -37,13 +37,14 @@ def channel_maps(probe: Probe, layer: int) -> Float[Tensor, "b d rows columns"]:
     if not -depth <= layer < depth:
         raise SpecError(f"layer={layer}; the model has blocks 0 to {depth - 1}")
     *_, first_layer = probe.layers(attention=False, gradients=False, down_to=layer % depth)
-    return first_norm_output(first_layer)[:, probe.layout.prefix :].mT.unflatten(-1, probe.layout.grid)
+    return read_channels(first_layer)[1]
 
 
-def first_norm_output(layer: Layer) -> Tokens:
-    """Output of the first norm, one row per image."""
-    assert layer.states.normed is not None
-    return layer.states.normed
+def read_channels(layer: Layer) -> tuple[Tokens, Float[Tensor, "b d rows columns"]]:
+    """Output of the first norm, one row per image; and the same as one patch map per channel."""
+    normed = layer.states.normed
+    assert normed is not None
+    return normed, normed[:, layer.layout.prefix :].mT.unflatten(-1, layer.layout.grid)
 
 
 def rescale_maps(maps: Float[Tensor, "k H W"], eps: float = 0.0) -> Float[Tensor, "k H W"]:
@@ -65,8 +66,8 @@ def weigh_channels(probe: Probe, maps: Float[Tensor, "b d rows columns"]) -> Flo
 
 def scorecam_of_layer(layer: Layer, probe: Probe) -> TokenScores:
     """Score-CAM of one layer."""
-    normed = first_norm_output(layer)
-    weight = weigh_channels(probe, normed[:, probe.layout.prefix :].mT.unflatten(-1, probe.layout.grid))
+    normed, maps = read_channels(layer)
+    weight = weigh_channels(probe, maps)
     return layer.full(weight[:, None] * layer.rows(normed)).sum(-1).clamp(min=0)
 
 

@@ -84,7 +84,9 @@ def with_biases(probe: Probe, layer: Layer, bias: str) -> TokenScores:
     At the first norm of the first block every token is its own only source, so "equal" leaves that norm's shift there.
     """
     shares = input_x_gradient(layer)
-    rest = first_order_score(probe) - shares.sum(-1)
+    # first-order score Σ_c logit_c · ∂t/∂logit_c; equal to the score if the score function is linear
+    logits = probe.head_output.logits.repeat_interleave(probe.targets_per_image, 0)
+    rest = (logit_gradient(probe) * logits).sum(-1) - shares.sum(-1)
     if bias == "cls":
         shares[:, 0] += rest
         return shares
@@ -92,11 +94,6 @@ def with_biases(probe: Probe, layer: Layer, bias: str) -> TokenScores:
     with torch.no_grad():
         own = torch.zeros_like(shares) if shift is None else layer.normed_grad @ shift
     return shares + own + ((rest - own.sum(-1)) / shares.shape[-1])[:, None]
-
-
-def first_order_score(probe: Probe) -> Float[Tensor, " r"]:
-    """First-order score Σ_c logit_c · ∂t/∂logit_c; equal to the score if the score function is linear."""
-    return (logit_gradient(probe) * probe.head_output.logits.repeat_interleave(probe.targets_per_image, 0)).sum(-1)
 
 
 decompx = token_times_gradient(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -93,8 +93,8 @@ class LayerScores:
     row
         What the head reads, at the current layer: a row [r 1 n], where a product from the first layer on would need a
         matrix [r n n].
-    factor
-        By what the scores of earlier layers have to be multiplied, to be in the units of the current ones.
+    total
+        Sum of the scores of all layers so far.
     """
 
     rolls: bool
@@ -103,15 +103,21 @@ class LayerScores:
     lengths: bool
     normalise: Scaling = "none"
     row: Row | None = None
-    factor: Float[Tensor, "r 1"] | float = 1.0
+    total: Tensor = field(default_factory=lambda: torch.zeros(()))
 
     def at(self, layer: Layer, signal: Tensor) -> TokenScores:
         """Scores of the tokens that enter the next layer, given its signal."""
-        rolls = self.rolls and signal.ndim == 3  # token scores of the network from this layer on need no roll-out
-        scores = self._pull_back(layer, signal) if rolls else read_token_scores(layer, signal)
-        return scores if self.normalise == "none" else rescale_scores(scores, layer.layout.prefix, self.normalise)
+        if self.rolls and signal.ndim == 3:
+            scores, factor = self._pull_back(layer, signal)
+        else:  # token scores of the network from this layer on need no roll-out
+            scores, factor = read_token_scores(layer, signal), 1.0
+        if self.normalise != "none":  # a rescaled map has a scale of its own, which does not change with the row's
+            scores, factor = rescale_scores(scores, layer.layout.prefix, self.normalise), 1.0
+        self.total = self.total * factor + scores
+        return scores
 
-    def _pull_back(self, layer: Layer, mixing: Matrix) -> TokenScores:
+    def _pull_back(self, layer: Layer, mixing: Matrix) -> tuple[TokenScores, Float[Tensor, "r 1"]]:
+        """Scores of a roll-out back to this layer, and the factor that puts scores of later layers into their units."""
         mixing = mixing * self.gain if self.gain != 1 else mixing
         row = layer.readout[:, None].to(mixing) if self.row is None else self.row
         row = STEPS[self.form](row, mixing)
@@ -121,9 +127,8 @@ class LayerScores:
         large = row.abs().amax(-1, keepdim=True) > 2.0**half
         factor = torch.where(large, 2.0**-half, 1.0).to(row.dtype)
         self.row = row * factor
-        if self.normalise == "none":  # a rescaled map has a scale of its own, which does not change with the row's
-            self.factor = factor[:, 0]
-        return self.row[:, 0] * layer.hidden.norm(dim=-1) if self.lengths else self.row[:, 0]
+        scores = self.row[:, 0] * layer.hidden.norm(dim=-1) if self.lengths else self.row[:, 0]
+        return scores, factor[:, 0]
 
 
 def count_from(start: int, depth: int) -> int:
@@ -250,12 +255,9 @@ def plus(
     0
     """
     scores = LayerScores(mode == "restart", form, gain, lengths, normalise)
-    total: TokenScores | None = None
     for layer in layers:
-        part = scores.at(layer, signal(layer))
-        total = part if total is None else total * scores.factor + part
-    assert total is not None
-    return total
+        scores.at(layer, signal(layer))
+    return scores.total
 
 
 @fold(reach=lambda depth, start=None: -(-depth // 2) if start is None else count_from(start, depth))

@@ -170,19 +170,17 @@ class LayerRecorder:
 
     method: Method
     records: dict[int, list[dict[str, Tensor]]] = field(default_factory=dict)  # per layer, one entry per batch
-    total: TokenScores | None = None
 
     def watched(self) -> Method:
         """The same method, with a fold that records every signal."""
-        fold = self.method.fold
-        assert fold is not None
-        default_options = defaults(fold.typed_options)
+        recipe = self.method.recipe
+        assert isinstance(recipe, LayerSignal)
+        fold, default_options = recipe.fold, defaults(recipe.fold.typed_options)
 
         def record(layers: Iterator[Layer], signal: Signal, **options: Any) -> TokenScores:
             settings = {"mode": "restart", "normalise": "none", **default_options, **options}
             rolls = settings["mode"] == "restart"
             scores = LayerScores(rolls, settings["form"], settings["gain"], settings["lengths"], settings["normalise"])
-            self.total = None
 
             def recorded_signal(layer: Layer) -> Tensor:
                 layer_signal = signal(layer)
@@ -191,7 +189,8 @@ class LayerRecorder:
 
             return fold.function(layers, recorded_signal, **options)
 
-        return self.method.replace_fold(replace(fold, signature=replace(fold.signature, call=record)))
+        recorded_fold = replace(fold, signature=replace(fold.signature, call=record))
+        return replace(self.method, recipe=replace(recipe, fold=recorded_fold))
 
     def record_layer(self, layer: Layer, layer_signal: Tensor, scores: LayerScores) -> None:
         """Record the patch maps of one layer, given its signal `layer_signal` and the scores of the layers so far."""
@@ -221,14 +220,9 @@ class LayerRecorder:
         assert self.method.fold is not None
         signal = scores.at(layer, layer_signal)
         if self.method.fold.name == "rollout":
-            carried = {"carried": signal}
-            return (
-                carried
-                if self.method.name == "tokentm"
-                else {"taken": read_token_scores(layer, layer_signal), **carried}
-            )
-        self.total = signal if self.total is None else self.total * scores.factor + signal
-        return {"signal": signal, "sum": self.total}
+            taken = {} if self.method.name == "tokentm" else {"taken": read_token_scores(layer, layer_signal)}
+            return {**taken, "carried": signal}
+        return {"signal": signal, "sum": scores.total}
 
     def build_result(self, attribution: Attribution) -> Inside:
         """Build the per-layer result from the records and the method's attribution."""
@@ -245,12 +239,8 @@ class LayerRecorder:
         settings, recipe = self.method.settings, self.method.recipe
         assert isinstance(recipe, LayerSignal)
         apart = None
-        if (
-            recipe.needs.biases
-            and not repeats_biases(settings)
-            and "signal" in parts
-            and attribution.patches is not None
-        ):
+        if recipe.needs.biases and "signal" in parts and not repeats_biases(settings):
+            assert attribution.patches is not None
             apart = attribution.patches - parts["signal"].sum(1)
         return Inside(whole, layers, parts, apart)
 

@@ -192,7 +192,7 @@ class Method:
         if preset is not None and self.presets:
             check_choice("preset", preset, tuple(self.presets))
             setting = dict(self.presets[preset])
-            method = self.replace_fold(setting.pop("fold")) if "fold" in setting else self
+            method = self._replace_fold(setting.pop("fold")) if "fold" in setting else self
             options = {**setting, **options}
         options = fit_options(f"method {self.name!r}", options, method.typed_options)
         return method._set_options(options)._refuse_rescaled_biases()
@@ -206,7 +206,7 @@ class Method:
         of_fold = fold.typed_options.keys() - self.recipe.signal.options.keys()
         moved = {key: value for key, value in options.items() if key in of_fold}
         rest = {key: value for key, value in options.items() if key not in of_fold}
-        return replace(self.replace_fold(fold.with_options(**moved)) if moved else self, options=rest)
+        return replace(self._replace_fold(fold.with_options(**moved)) if moved else self, options=rest)
 
     def _refuse_rescaled_biases(self) -> Method:
         """The method; a SpecError if its fold would rescale layers' maps and then add bias shares at another scale."""
@@ -254,11 +254,11 @@ class Method:
                 f"{self.name!r} has its fold built in; for {fold.name!r} use {layers.fixed_fold.format(fold=fold.name)!r}"
             )
         fold_options = current.options if current is not None and current.name == fold.name else {}
-        folded = self.replace_fold(replace(fold, options={**fold_options, **fold.options}))
+        folded = self._replace_fold(replace(fold, options={**fold_options, **fold.options}))
         check_names(f"{self.name!r} under fold {fold.name!r}", self.options, folded.typed_options)
         return folded._refuse_rescaled_biases()
 
-    def replace_fold(self, fold: Fold) -> Method:
+    def _replace_fold(self, fold: Fold) -> Method:
         """The method with another fold, without a check that it fits; a function of the probe becomes its per-layer form."""
         recipe = self.recipe
         if isinstance(recipe, LayerSignal):

@@ -97,15 +97,13 @@ def make_method(
     functions = {key: OptionFunction.of(facts.pop(key)) for key in FUNCTIONS if facts.get(key) is not None}
     if unknown := sorted(facts.keys() - RECIPE.keys()):
         raise TypeError(f"method {name!r} has unknown keywords: {', '.join(unknown)}")
-    signal = layered if fold is None else function
-    layers = None
-    if signal is not None:
-        layers = LayerSignal(OptionFunction.of(signal), fold or first, needs=needs, **functions, **facts)
+    parts: dict[str, Any] = {"needs": needs, **functions, **facts}
     if fold is not None:
-        assert layers is not None
-        return Method(name, promised, layers, presets or {}, black_box)
-    fixed = facts.get("fixed_linearisation", False)
-    recipe = ProbeFunction(OptionFunction.of(function), layers, needs.attention, fixed, functions.get("finish"))
+        recipe = LayerSignal(OptionFunction.of(function), fold, **parts)
+    else:
+        layers = None if layered is None else LayerSignal(OptionFunction.of(layered), first, **parts)
+        fixed = facts.get("fixed_linearisation", False)
+        recipe = ProbeFunction(OptionFunction.of(function), layers, needs.attention, fixed, functions.get("finish"))
     return Method(name, promised, recipe, presets or {}, black_box)
 
 

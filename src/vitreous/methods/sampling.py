@@ -142,20 +142,12 @@ def rise_of_masks(
 
 def rise_errors(probe: BlackBoxProbe, scores: Float[Tensor, "r m"], masks: Masks) -> Tensor:
     """Standard error of the mean of score · mask over masks: of each patch's sum [r p], or of each pixel of a black box."""
-    count = scores.shape[1]
-
-    def cells(index: Int[Tensor, " k"]) -> Float[Tensor, "k cells"]:
-        drawn = masks(index)
-        return drawn.flatten(1) if probe.black_box else patch_sums(drawn, probe.layout)
-
-    first: Tensor | float = 0.0
-    second: Tensor | float = 0.0
+    count, first, second = scores.shape[1], torch.zeros(()), torch.zeros(())
     for index in torch.arange(count, device=scores.device).split(64):
-        shares = cells(index).to(scores)
+        drawn = masks(index)
+        shares = (drawn.flatten(1) if probe.black_box else patch_sums(drawn, probe.layout)).to(scores)
         first = first + scores[:, index] @ shares
         second = second + scores[:, index].square() @ shares.square()
-    assert isinstance(first, Tensor)
-    assert isinstance(second, Tensor)
     variance = (second / count - (first / count).square()).clamp(min=0) / max(count - 1, 1)
     stderr = variance.sqrt() if count > 1 else torch.full_like(first, torch.nan)
     return stderr.unflatten(1, probe.layout.size) if probe.black_box else stderr

@@ -18,7 +18,7 @@ from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import Option, OptionFunction
 from vitreous.metrics.metric import FIXTURES, Metric, NoClassesError, metric
 from vitreous.metrics.metric_result import Measured
-from vitreous.metrics.order import count_of, patch_ranks, pixel_ranks
+from vitreous.metrics.order import count_of, nan_without_order, patch_ranks, pixel_ranks
 from vitreous.models.tensor_types import Images
 
 Class = Literal["predicted", "label", "explained"]
@@ -127,6 +127,16 @@ class PerturbedModel:
             self.memo[key] = make()
         return self.memo[key]
 
+    @property
+    def patch_ranks(self) -> Int[Tensor, "r p"]:
+        """Rank of every patch, 0 for the highest score."""
+        return self.get_or_compute("patch ranks", lambda: patch_ranks(self.attribution, self.probe))
+
+    @property
+    def pixel_ranks(self) -> Int[Tensor, "r n"]:
+        """Rank of every pixel, 0 for the highest score."""
+        return self.get_or_compute("pixel ranks", lambda: pixel_ranks(self.attribution, self.probe))
+
     @cached_property
     def classes(self) -> Int[Tensor, "r 3"]:
         """Predicted class of the unchanged image, true class (−1 if unknown) and explained class of every row."""
@@ -180,7 +190,7 @@ class PerturbedModel:
 
     def outputs_with_tokens(self, side: str, counts: Sequence[int]) -> PerturbedOutputs:
         """Model outputs when only the `counts` highest ("top") or lowest ("bottom") patches enter the encoder."""
-        rank = self.get_or_compute("patch ranks", lambda: patch_ranks(self.attribution, self.probe))
+        rank = self.patch_ranks
 
         def compute(missing: Index) -> PerturbedOutputs:
             return self.outputs_of_logits(self.probe.logits(find_visible(rank[:, None], missing[:, None], side)))
@@ -189,7 +199,7 @@ class PerturbedModel:
 
     def outputs_with_pixels(self, side: str, counts: Sequence[int], paint: Paint) -> PerturbedOutputs:
         """Model outputs when only the `counts` highest ("top") or lowest ("bottom") pixels of the image are visible."""
-        rank = self.get_or_compute("pixel ranks", lambda: pixel_ranks(self.attribution, self.probe))
+        rank = self.pixel_ranks
         size = tuple(self.probe.images.shape[-2:])
 
         def visible(row: Index, count: Index) -> Bool[Tensor, "k H W"]:
@@ -226,6 +236,8 @@ def perturbation_metric(
 ) -> Callable[[Callable[..., Measured]], Metric]:
     """Decorator that registers a function `(model, **options)` of a `PerturbedModel` as a metric.
 
+    Maps with a NaN have no order; their scores, curve and parts are NaN.
+
     Parameters
     ----------
     name, description
@@ -243,7 +255,8 @@ def perturbation_metric(
             memo: Memo | None = None,
             **options: Any,
         ) -> Measured:
-            return function(PerturbedModel(attribution, probe, labels, {} if memo is None else memo), **options)
+            model = PerturbedModel(attribution, probe, labels, {} if memo is None else memo)
+            return nan_without_order(attribution, function(model, **options))
 
         measure.__doc__ = description or function.__doc__
         optional_inputs = {name: Option(name, None) for name in ("labels", "memo")}

@@ -31,7 +31,7 @@ Ranks = Int[Tensor, "r n"]
 
 
 def patch_ranks(attribution: Attribution, probe: BlackBoxProbe) -> Ranks:
-    """Rank of every patch, 0 for the highest score; ties in a random order drawn from the content of the image.
+    """Rank of every patch, 0 for the highest score; see `rank_cells`.
 
     Raises
     ------
@@ -49,9 +49,12 @@ def patch_ranks(attribution: Attribution, probe: BlackBoxProbe) -> Ranks:
         raise ShapeError(
             f"the map has {attribution.patches.shape[1]} patches and {probe.vit.name!r} sees {probe.layout.patches}; it was made for another model or size"
         )
-    return rank_scores(
-        attribution.patches, lambda: repeat_per_target(draw_cell_order(probe, probe.layout.patches), probe)
-    )
+    return rank_cells(attribution.patches, probe)
+
+
+def rank_cells(scores: Scores, probe: BlackBoxProbe) -> Ranks:
+    """Rank of every cell, such as a patch; ties in a random order drawn from the content of the image."""
+    return rank_scores(scores, lambda: repeat_per_target(draw_cell_order(probe, scores.shape[1]), probe))
 
 
 def pixel_scores(attribution: Attribution, probe: BlackBoxProbe) -> Scores:
@@ -157,7 +160,6 @@ def convert_scores(scores: Float[Tensor, " r"], show: str) -> Float[Tensor, " r"
 
 
 def summarise_curve(
-    attribution: Attribution,
     curve: Float[Tensor, "r s"],
     levels: Sequence[float],
     area: str = "normalised",
@@ -170,8 +172,6 @@ def summarise_curve(
 
     Parameters
     ----------
-    attribution
-        The maps; those with a NaN have no order, and their scores are NaN.
     curve
         One value per row and level.
     levels
@@ -191,7 +191,7 @@ def summarise_curve(
     -------
     Measured
     """
-    measured = Measured(
+    return Measured(
         scores=convert_scores(area_under(curve, levels, area), show),
         curve=curve,
         levels=levels,
@@ -199,7 +199,6 @@ def summarise_curve(
         protocol=protocol,
         flipped=turned != (show == "complement"),
     )
-    return nan_without_order(attribution, measured)
 
 
 def nan_without_order(attribution: Attribution, measured: Measured) -> Measured:

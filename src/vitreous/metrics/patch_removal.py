@@ -32,14 +32,8 @@ from vitreous.metrics.order import (
     area_under,
     check_levels,
     count_of,
-    draw_cell_order,
-    has_order,
-    nan_without_order,
-    patch_ranks,
-    pixel_ranks,
     pixel_scores,
-    rank_scores,
-    repeat_per_target,
+    rank_cells,
     summarise_curve,
 )
 from vitreous.metrics.pixel_fills import Baseline, Space, paint_baseline
@@ -90,7 +84,7 @@ def accuracy_metric(name: str, description: str, *, insert: bool, **facts: Any) 
         show: Show = "fraction",
     ) -> Measured:
         outputs, levels = outputs_by_ratio(model, ratios, order, insert)
-        return summarise_curve(model.attribution, outputs.hits(judge), levels, area, show, order == "ascending")
+        return summarise_curve(outputs.hits(judge), levels, area, show, order == "ascending")
 
     return perturbation_metric(name, description, bounds=(0, 1), **MASKING, **facts)(accuracy)
 
@@ -109,7 +103,7 @@ def probability_metric(name: str, description: str, *, insert: bool, **facts: An
         outputs, levels = outputs_by_ratio(model, ratios, order, insert)
         (visible, whole), (log_visible, log_whole) = outputs.probability(track), outputs.log_p(track)
         parts = {"lodds": log_whole - log_visible}
-        return summarise_curve(model.attribution, whole - visible, levels, area, show, order == "ascending", parts)
+        return summarise_curve(whole - visible, levels, area, show, order == "ascending", parts)
 
     return perturbation_metric(name, description, bounds=(-1, 1), **MASKING, **facts)(probability_drop)
 
@@ -202,8 +196,7 @@ def srg(
     logit of the class `track`; the logit's area has its scale and is not comparable across models. `remove`: the patches'
     "pixels" are replaced by the `baseline`, or their "tokens" are removed. The parts are the areas of both curves.
     """
-    attribution, probe = model.attribution, model.probe
-    rank, total = patch_ranks(attribution, probe), probe.layout.patches
+    rank, total = model.patch_ranks, model.probe.layout.patches
     shares = (
         range(total + 1) if levels is None else [count_of(level, total) for level in check_levels("levels", levels)]
     )
@@ -215,8 +208,7 @@ def srg(
     fractions = (counts[:, 0].double() / total).tolist()
     areas = [area_under(curve, fractions, "trapezoid") for curve in (highest_first, lowest_first)]
     parts: dict[str, Tensor] = dict(zip(("highest_first", "lowest_first"), areas, strict=True))
-    measured = Measured(areas[1] - areas[0], lowest_first - highest_first, fractions, parts)
-    return nan_without_order(attribution, measured)
+    return Measured(areas[1] - areas[0], lowest_first - highest_first, fractions, parts)
 
 
 # ── one group at a time ──────────────────────────────────────────────────────────────────────────
@@ -250,9 +242,9 @@ def saco(
     """
     attribution, probe = model.attribution, model.probe
     if unit == "patches":
-        rank, scores = patch_ranks(attribution, probe), attribution.patches
+        rank, scores = model.patch_ranks, attribution.patches
     else:
-        rank, scores = pixel_ranks(attribution, probe).long(), pixel_scores(attribution, probe)
+        rank, scores = model.pixel_ranks.long(), pixel_scores(attribution, probe)
     assert scores is not None
     total = scores.shape[1]
     if groups > total:
@@ -278,8 +270,7 @@ def saco(
     agreed = torch.where(drop[:, :, None] >= drop[:, None], 1.0, -1.0)
     pairs = torch.ones_like(difference[0]).triu(1)
     above, below = ((part * pairs).sum((1, 2)) for part in (agreed * difference, difference.abs()))
-    defined = has_order(attribution) & (below > 0)
-    return Measured((above / below).where(defined, torch.nan), curve=drop, levels=range(groups))
+    return Measured((above / below).where(below > 0, torch.nan), curve=drop, levels=range(groups))
 
 
 # ── between the best and the worst order ─────────────────────────────────────────────────────────
@@ -319,10 +310,10 @@ def naopc(
             f"beam=None evaluates all subsets of {units} units; give a beam, or cells for at most {EXACT} units"
         )
     assert attribution.patches is not None
-    rank = patch_ranks(attribution, probe)
+    rank = model.patch_ranks
     if cells is not None:
         sums = attribution.patches.new_zeros(len(rank), units).index_add_(1, unit, attribution.patches)
-        rank = rank_scores(sums, lambda: repeat_per_target(draw_cell_order(probe, units), probe))
+        rank = rank_cells(sums, probe)
     rank = rank if order == "descending" else units - 1 - rank
 
     def drops(removed: Bool[Tensor, "r m u"]) -> Float[Tensor, "r m"]:
@@ -338,7 +329,7 @@ def naopc(
     scores = torch.where(span > 0, (value - lower) / torch.where(span > 0, span, 1), 0.0)
     parts = {"aopc": value, "lower": lower, "upper": upper}
     levels = (steps[:, 0].double() / units).tolist()
-    return nan_without_order(attribution, Measured(scores, curve, levels, parts, flipped=order == "ascending"))
+    return Measured(scores, curve, levels, parts, flipped=order == "ascending")
 
 
 def number_units(probe: BlackBoxProbe, cells: int | None) -> Int[Tensor, " p"]:

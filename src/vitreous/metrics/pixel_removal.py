@@ -100,7 +100,7 @@ def pixel_metric(name: str, description: str, default: Baseline, *, insert: bool
         seed: Seed = 0,
     ) -> Measured:
         curve, levels = probability_curve(model, insert, baseline, space, steps, start, track, seed)
-        return summarise_curve(model.attribution, curve, levels, area, show)
+        return summarise_curve(curve, levels, area, show)
 
     return perturbation_metric(name, description, bounds=(0, 1), forwards="1 + steps", **INSERTION, **facts)(
         probability
@@ -162,7 +162,7 @@ def insertion_minus_deletion(
         for insert, own_baseline in zip((True, False), pair, strict=True)
     )
     parts = {"insertion": inserted, "deletion": deleted}
-    return summarise_curve(model.attribution, inserted - deleted, levels, area, show, parts=parts)
+    return summarise_curve(inserted - deleted, levels, area, show, parts=parts)
 
 
 # ── black pixels ─────────────────────────────────────────────────────────────────────────────────
@@ -195,7 +195,7 @@ def accuracy_metric(name: str, description: str, order: Order, **facts: Any) -> 
         if empty is not None and levels[-1] < 1:
             levels = (*levels, 1.0)
             curve = torch.cat([curve, torch.full_like(curve[:, :1], empty)], 1)
-        return summarise_curve(model.attribution, curve, levels, area, show, parts=parts)
+        return summarise_curve(curve, levels, area, show, parts=parts)
 
     return perturbation_metric(name, description, **ACCURACY, **facts)(accuracy)
 
@@ -257,7 +257,7 @@ def aopc(
     """
     levels = check_levels("levels", levels)
     visible, whole = outputs_with_black_pixels(model, levels, order).probability(track)
-    return summarise_curve(model.attribution, whole - visible, levels, area, turned=order == "ascending")
+    return summarise_curve(whole - visible, levels, area, turned=order == "ascending")
 
 
 @perturbation_metric(
@@ -277,7 +277,7 @@ def lodds(
     levels = check_levels("levels", levels)
     visible, whole = outputs_with_black_pixels(model, levels, order).log_p(track)
     curve = visible.clamp(min=FLOOR) - whole.clamp(min=FLOOR)
-    return summarise_curve(model.attribution, curve, levels, area, turned=order == "ascending")
+    return summarise_curve(curve, levels, area, turned=order == "ascending")
 
 
 # ── imputed pixels ───────────────────────────────────────────────────────────────────────────────
@@ -313,7 +313,7 @@ def road(
         raise SpecError("levels end below 1: of an image without a pixel nothing can be filled in")
     outputs = model.outputs_without_pixels(levels, order, paint_imputed(model.probe, noise, seed))
     parts = {"probability": outputs.probability("predicted")[0]}
-    return summarise_curve(model.attribution, outputs.hits(judge), levels, area, show, order == "ascending", parts)
+    return summarise_curve(outputs.hits(judge), levels, area, show, order == "ascending", parts)
 
 
 # ── single cells ─────────────────────────────────────────────────────────────────────────────────

@@ -74,6 +74,11 @@ class Protocol:
     fine_tuned: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def metrics(self) -> tuple[str, ...]:
+        """Distinct metric specs."""
+        return tuple(dict.fromkeys(column.metric for column in self.columns.values()))
+
+    @property
     def methods(self) -> tuple[str, ...]:
         """Distinct method specs."""
         return tuple(dict.fromkeys(self.rows.values()))
