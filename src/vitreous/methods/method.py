@@ -422,7 +422,10 @@ class Method:
         SpecError
             If the method has no fold.
         """
-        return run.run_tokens(self, probe)
+        if not isinstance(self.recipe, LayerSignal):
+            raise SpecError(f"{self.name!r} does not bring layers together; use one that does, such as 'ixg+plus'")
+        tokens, accounting = run.run_layers(self, self.recipe, probe, self.settings)
+        return tokens if accounting is None else accounting.close(tokens)
 
     def __repr__(self) -> str:
         return f"Method({self.spec!r})"

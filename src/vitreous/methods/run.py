@@ -151,15 +151,6 @@ def run_in_pixels(method: Method, recipe: LayerSignal, probe: BlackBoxProbe, set
     return recipe.pixel(images, gradient, **recipe.pixel.pick(settings))
 
 
-def run_tokens(method: Method, probe: BlackBoxProbe) -> TokenScores:
-    """Scores of the tokens that entered the encoder; see `Method.token_scores`."""
-    recipe = method.recipe
-    if not isinstance(recipe, LayerSignal):
-        raise SpecError(f"{method.name!r} does not bring layers together; use one that does, such as 'ixg+plus'")
-    tokens, accounting = run_layers(method, recipe, probe, method.settings)
-    return tokens if accounting is None else accounting.close(tokens)
-
-
 def build_attribution(method: Method, probe: BlackBoxProbe, scores: Tensor, settings: Settings) -> Attribution:
     """Build the `Attribution`; `scores` are of tokens [r n], patches [r p] or pixels [r H W]."""
     layout, prefix, pixels, finish = probe.layout, None, None, method.recipe.finish
