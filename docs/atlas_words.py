@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from combination_table import ENDINGS, Combination, list_combinations, restart_differs
+
 import vitreous
 from vitreous.explanation import cautions
 from vitreous.methods import load_all
-from vitreous.methods.combination_table import ENDINGS, Combination, list_combinations, restart_differs
 from vitreous.methods.fold import Fold
 from vitreous.methods.folds import plus, rollout, skipplus
 from vitreous.methods.method import METHODS, SPEC_ALIASES, Method

@@ -10,7 +10,7 @@ import torch
 import vitreous
 
 MOVED = [
-    ("vitreous.methods.fold.read", "vitreous.methods.layer_sums.read_token_scores"),
+    ("vitreous.methods.fold.read", "vitreous.methods.folds.read_token_scores"),
     ("vitreous.methods.method.method", "vitreous.methods.register_method.method"),
     ("vitreous.methods.method.make_method", "vitreous.methods.register_method.make_method"),
     ("vitreous.methods.method.spelling", "vitreous.methods.register_method.register_alias"),

@@ -22,11 +22,11 @@ from suite.case import Case
 from suite.sides import load_photographs, worst_spearman
 from suite.workload import SIZES, WORDS, Workload
 from vitreous.capture.probe import Probe
+from vitreous.methods.activation_masks import cluster_activations, keep_largest, tis_of_subsets
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.random_control import generators
-from vitreous.methods.shapley import coalitions, with_ends
 from vitreous.methods.spec import resolve
-from vitreous.methods.tis import cluster_activations, keep_largest, tis_of_subsets
+from vitreous.methods.surrogate import coalitions, with_ends
 from vitreous.metrics.metric import resolve_metric
 from vitreous.models.vit import ViT
 

@@ -15,7 +15,7 @@ from vitreous.capture.probe import Probe
 from vitreous.capture.score_function import resolve_score_function
 from vitreous.methods.additive_model import RATIOS, additive_fits, weight_covariances, weight_posterior
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.bayes import draw_pairs, prior_maps, prior_scores
+from vitreous.methods.coalition_methods import draw_pairs, prior_maps, prior_scores
 from vitreous.methods.random_control import generators
 from vitreous.methods.run import score_and_logits
 from vitreous.methods.spec import resolve

@@ -15,8 +15,7 @@ from vitreous.capture.black_box_probe import as_constant
 from vitreous.capture.see_through import examine, fits
 from vitreous.capture.targets import ClassTarget, Target
 from vitreous.core.errors import ModelError, ShapeError, SpecError
-from vitreous.methods.capability import black_box_methods
-from vitreous.methods.method import METHODS, Method
+from vitreous.methods.method import METHODS, Method, black_box_methods
 from vitreous.models.black_box import describe_black_box, with_observed_outputs
 from vitreous.models.huggingface import saved_tokenizer
 from vitreous.models.image_input import open_image

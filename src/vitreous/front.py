@@ -22,8 +22,7 @@ from vitreous.explanation import (
     refuse_undefined,
     with_faint_caution,
 )
-from vitreous.methods.attribution import Attribution
-from vitreous.methods.attribution_rows import join_attributions
+from vitreous.methods.attribution import Attribution, join_attributions
 from vitreous.methods.inside import Inside, make_recorder
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve

@@ -20,9 +20,8 @@ from vitreous.front import load
 from vitreous.mapping.shard_files import list_complete_files, read_about
 from vitreous.mapping.source import open_source
 from vitreous.measure import evaluate
-from vitreous.methods.attribution import Attribution
+from vitreous.methods.attribution import Attribution, join_attributions
 from vitreous.methods.attribution_files import read_preprocess
-from vitreous.methods.attribution_rows import join_attributions
 from vitreous.metrics.metric import Metric
 from vitreous.models.vit import Layout
 

@@ -16,7 +16,7 @@ from tests.reference.tokens import token_x_gradient
 from vitreous.capture import path_gradients
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
-from vitreous.methods.anneal import draw_coalitions
+from vitreous.methods.coalition_methods import draw_coalitions
 from vitreous.methods.spec import resolve
 
 TARGETS = [3, 1]

@@ -22,7 +22,7 @@ from vitreous.methods.additive_model import (
     weight_covariances,
     weight_posterior,
 )
-from vitreous.methods.bayes import bit_reversed, draw_pairs
+from vitreous.methods.coalition_methods import bit_reversed, draw_pairs
 from vitreous.methods.random_control import generators
 from vitreous.methods.spec import resolve
 from vitreous.testing import check_method

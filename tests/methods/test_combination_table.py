@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,8 +16,11 @@ from tests.cases import each
 from vitreous import SpecError, resolve
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import Caveat
-from vitreous.methods.combination_table import ENDINGS, list_combinations, restart_differs
 from vitreous.testing import tiny_vits
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+
+from combination_table import ENDINGS, list_combinations, restart_differs
 
 TABLE = list_combinations()
 EVERY = [cell for row in TABLE.values() for cell in row.values()]

@@ -11,7 +11,7 @@ from vitreous.capture.packed import Sizes
 from vitreous.capture.threads import thread_pool
 from vitreous.methods import masks, random_control
 from vitreous.methods.path_methods import draw_gaussians
-from vitreous.metrics import imputation
+from vitreous.metrics import pixel_fills
 
 PICTURES = torch.randn(3, 3, 8, 6, generator=torch.Generator().manual_seed(0))
 
@@ -99,10 +99,10 @@ def test_the_seed_of_an_image_does_not_depend_on_strides_or_batch(at_work):
 def test_images_of_a_batch_are_drawn_as_single_images(at_work, monkeypatch):
     pytest.importorskip("scipy")
     visible = torch.rand(3, 8, 6, generator=torch.Generator().manual_seed(1)) > 0.5
-    alone = [imputation.solve_pixels(*pair) for pair in zip(PICTURES.split(1), visible.split(1), strict=True)]
-    monkeypatch.setattr(imputation, "ROOM", 1)
+    alone = [pixel_fills.solve_pixels(*pair) for pair in zip(PICTURES.split(1), visible.split(1), strict=True)]
+    monkeypatch.setattr(pixel_fills, "ROOM", 1)
 
-    assert torch.equal(imputation.impute_pixels(PICTURES, visible), torch.cat(alone))
+    assert torch.equal(pixel_fills.impute_pixels(PICTURES, visible), torch.cat(alone))
 
 
 def test_subsets_of_one_size_come_together_in_their_order():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -11,9 +11,9 @@ from torch import Tensor
 
 import vitreous
 from tests.models.families import pictures, tiny
+from vitreous.capture.layer import Layer
 from vitreous.core.errors import SpecError
-from vitreous.methods.folds import plus, rollout
-from vitreous.methods.rollout_steps import rescale_scores
+from vitreous.methods.folds import plus, rescale_scores, rollout
 from vitreous.methods.spec import resolve
 
 LAYERS, TOKENS = 30, 5
@@ -24,8 +24,8 @@ def rolled(fold, dtype: torch.dtype, sizes: list[float], **options: object) -> T
     source = torch.Generator().manual_seed(0)
     grown = torch.rand(LAYERS, 1, TOKENS, TOKENS, dtype=torch.float64, generator=source)
     mixings = (grown * torch.tensor(sizes, dtype=torch.float64)[:, None, None]).to(dtype)
-    one = SimpleNamespace(readout=torch.eye(TOKENS, dtype=dtype)[:1].expand(len(sizes), -1), index=0)
-    layers = iter([SimpleNamespace(**vars(one), mixing=mixing) for mixing in mixings])
+    readout = torch.eye(TOKENS, dtype=dtype)[:1].expand(len(sizes), -1)
+    layers = iter([Mock(spec=Layer, readout=readout, mixing=mixing) for mixing in mixings])
     return fold.function(layers, lambda layer: layer.mixing, **options)
 
 
@@ -49,7 +49,7 @@ def test_every_row_is_scaled_separately(fold, options):
 
 def test_a_row_of_zeros_stays_zero_when_rows_are_normalised():
     mixing = torch.tensor([[[0.0, 2.0, 2.0], [0.0, 0.0, 0.0], [1.0, 0.0, 3.0]]], dtype=torch.float64)
-    layer = SimpleNamespace(readout=torch.eye(3, dtype=torch.float64)[:1], index=0)
+    layer = Mock(spec=Layer, readout=torch.eye(3, dtype=torch.float64)[:1])
     scores = rollout.function(iter([layer, layer]), lambda _: mixing, form="half-normalised")
 
     normalised = torch.tensor([[0, 0.5, 0.5], [0, 0, 0], [0.25, 0, 0.75]], dtype=torch.float64)

@@ -15,8 +15,8 @@ from tests.methods.test_goldens import Golden
 from tests.models.families import build, pictures, tiny
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, SpecError
-from vitreous.methods import lime, masks, regions, shapley, surrogate
-from vitreous.methods.activations import channel_maps, merge_similar_channels, vitcx_of
+from vitreous.methods import masks, regions, surrogate
+from vitreous.methods.activation_masks import channel_maps, merge_similar_channels, vitcx_of
 from vitreous.methods.masks import SmoothMasks
 from vitreous.methods.method import METHODS
 from vitreous.methods.sampling import rise_of_masks
@@ -271,7 +271,7 @@ def test_no_step_makes_the_lasso_better():
     weight = torch.rand(60, generator=draw).double()
     y = torch.stack([on @ torch.linspace(-1, 1, 8).double(), torch.randn(60, generator=draw).double()])
 
-    found = lime.lasso(on, y, weight, alpha=0.03)
+    found = surrogate.lasso(on, y, weight, alpha=0.03)
 
     def cost(w: Tensor, target: Tensor) -> Tensor:
         left = target - on @ w
@@ -289,7 +289,7 @@ def test_limes_distance_of_pixels_is_the_cosine_of_images():
     labels = regions.number_rectangles((24, 32), (3, 4))
     energy = torch.stack([(picture[:, labels == i] ** 2).sum() for i in range(12)])
 
-    found = lime.weigh_samples(on, energy, width=0.7)
+    found = surrogate.weigh_samples(on, energy, width=0.7)
 
     seen = [(picture * z[labels]).flatten() for z in on]
     cosine = torch.stack([torch.cosine_similarity(s, picture.flatten(), dim=0) for s in seen])
@@ -326,7 +326,7 @@ def test_kernelshap_adds_up_and_records_the_empty_coalition():
 
 
 def test_coalitions_have_the_sizes_of_the_shapley_kernel():
-    on, _ = shapley.coalitions(16, 40000, False, torch.Generator().manual_seed(0))
+    on, _ = surrogate.coalitions(16, 40000, False, torch.Generator().manual_seed(0))
     size = torch.arange(1, 16)
     expected = 15 / (size * (16 - size))
 
@@ -334,7 +334,7 @@ def test_coalitions_have_the_sizes_of_the_shapley_kernel():
 
     torch.testing.assert_close(share, expected / expected.sum(), atol=0.01, rtol=0)
     assert on.float().mean(0).sub(0.5).abs().max() < 0.01  # no patch is favoured
-    paired, _ = shapley.coalitions(16, 8, True, torch.Generator().manual_seed(0))
+    paired, _ = surrogate.coalitions(16, 8, True, torch.Generator().manual_seed(0))
     assert (paired[::2] == ~paired[1::2]).all()
 
 
@@ -593,8 +593,8 @@ def test_kernelshap_agrees_with_captum(golden, which):
     for image, on in enumerate(every):
         inner = on[on.any(-1) & ~on.all(-1)]
         parts = surrogate.divide_image(asked.for_image(image), "pixels", "patches", "zero")
-        answers = parts.score(shapley.with_ends(inner))
-        values, _ = shapley.shapley(
+        answers = parts.score(surrogate.with_ends(inner))
+        values, _ = surrogate.shapley(
             inner.double(), answers[:, 2:], answers[:, :2], torch.ones(len(inner)).double(), paired=False
         )
         found.append(values)

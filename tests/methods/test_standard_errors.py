@@ -12,13 +12,14 @@ from tests.models.families import pictures, seen
 from vitreous.capture.path_gradients import in_coalitions
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ShapeError
-from vitreous.methods import shapley, tis
-from vitreous.methods.anneal import averaged_method, draw_coalitions
+from vitreous.methods import activation_masks as tis
+from vitreous.methods import surrogate
 from vitreous.methods.attribution import Attribution
+from vitreous.methods.coalition_methods import averaged_method, draw_coalitions
 from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.masks import SmoothMasks
 from vitreous.methods.random_control import generators
-from vitreous.methods.standard_errors import regression_errors
+from vitreous.methods.surrogate import regression_errors
 
 TARGETS = [3, 1]
 CLOSE = {"rtol": 1e-7, "atol": 1e-12}
@@ -84,9 +85,9 @@ def test_the_error_of_anneal_is_that_of_its_random_terms():
 def test_the_error_of_kernelshap_treats_a_coalition_and_its_complement_as_one_sample():
     vit, images = seen("vit-even"), pictures()[:1]
     found = vitreous.explain(vit, images, TARGETS[:1], "kernelshap(samples=80)")
-    on, _ = shapley.coalitions(12, 80, True, generators(images, 0)[0])
+    on, _ = surrogate.coalitions(12, 80, True, generators(images, 0)[0])
     probe = Probe(vit, images, torch.tensor(TARGETS[:1]), "probability")
-    score = {tuple(row.tolist()): probe.score(row[None, None])[0, 0].item() for row in shapley.with_ends(on)}
+    score = {tuple(row.tolist()): probe.score(row[None, None])[0, 0].item() for row in surrogate.with_ends(on)}
     nothing, values = score[(False,) * 12], found.patches[0].tolist()
     # plain least squares of half the difference of two complements, with residuals² / (1 − leverage)
     rows = [[float(member) - sum(row) / 12 for member in row] for row in on[0::2].tolist()]

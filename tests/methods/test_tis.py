@@ -12,7 +12,7 @@ from tests.methods.test_goldens import Golden
 from tests.methods.test_sampling import FAMILIES, TARGETS, exact, fast, real, said, said_with, same  # noqa: F401
 from tests.models.families import pictures, seen, tiny
 from vitreous.capture.probe import Probe
-from vitreous.methods import tis
+from vitreous.methods import activation_masks as tis
 from vitreous.methods.spec import resolve
 
 # ── reference implementation ──────────────────────────────────────────────────────────────────────

@@ -8,9 +8,9 @@ import torch
 from tests.metrics.slow import COUNT, LABELS, STD, highest_first, images, maps, measured, model, probe, say_pixels
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
-from vitreous.metrics import imputation
-from vitreous.metrics.imputation import impute_pixels, paint_imputed
+from vitreous.metrics import pixel_fills
 from vitreous.metrics.metric import resolve_metric
+from vitreous.metrics.pixel_fills import impute_pixels, paint_imputed
 
 pytest.importorskip("scipy")
 
@@ -46,7 +46,7 @@ def masks(share, seed=0, count=COUNT):
 @pytest.mark.parametrize("room", [1, 2 * 24 * 32, 2**17])
 @pytest.mark.parametrize("share", [0.1, 0.6, 0.99])
 def test_the_sparse_and_the_dense_system_agree(share, room, monkeypatch):
-    monkeypatch.setattr(imputation, "ROOM", room)
+    monkeypatch.setattr(pixel_fills, "ROOM", room)
     visible = masks(share)
     visible[:, 3:20, 5:30] &= torch.rand(COUNT, 1, 1, generator=torch.Generator().manual_seed(2)) > 0.5  # a large hole
     visible[:, 0, 0] = True
@@ -70,7 +70,7 @@ def test_noise_is_added_to_imputed_pixels_only():
     asked = probe("vit")
     visible = masks(0.5)
     image = torch.arange(COUNT)
-    found = paint_imputed(asked, 0.01, 0)(visible, image, torch.tensor([100, 200, 300]))
+    found = paint_imputed(asked, 0.01, 0).fill(visible, image, torch.tensor([100, 200, 300]))
     difference = found - impute_pixels(asked.images, visible)
 
     assert difference[visible[:, None].expand_as(difference)].abs().max() == 0

@@ -22,8 +22,8 @@ from vitreous.metrics.localisation import (
     miou,
     pixel_accuracy,
     pointing_game,
+    resize_map,
 )
-from vitreous.metrics.map_frame import resize_map
 from vitreous.metrics.robustness import max_sensitivity, sensitivity_to
 
 __all__ = ["golden"]  # the fixture serves here too

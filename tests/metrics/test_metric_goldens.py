@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from tests.methods.test_goldens import Golden, golden
 from vitreous.capture.probe import Probe
 from vitreous.methods.attribution import Attribution
-from vitreous.metrics.baselines import paint_baseline
 from vitreous.metrics.metric import resolve_metric
 from vitreous.metrics.model_outputs import PerturbedModel
-from vitreous.metrics.perturbation import output_changes, outputs_with_black_pixels
+from vitreous.metrics.pixel_fills import paint_images
+from vitreous.metrics.pixel_removal import output_changes, outputs_with_black_pixels
 from vitreous.models.image_input import Preprocess
 
 __all__ = ["golden"]  # the fixture serves here too
@@ -145,7 +145,7 @@ def with_noise(golden, probe, attribution, verb, steps, reference) -> torch.Tens
     total = rest[0, 0].numel()
     gone = [total // steps * step for step in range(1, steps + 1)]
     counts, side = (gone, "top") if verb == "insertion" else ([total - one for one in gone], "bottom")
-    said = PerturbedModel(attribution, probe).outputs_with_pixels(side, counts, paint_baseline(probe, rest), ("given",))
+    said = PerturbedModel(attribution, probe).outputs_with_pixels(side, counts, paint_images(probe, rest, ("given",)))
     return said.probability("explained")[0]
 
 

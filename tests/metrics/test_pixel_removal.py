@@ -31,9 +31,9 @@ from tests.models.families import seen, tiny
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods.attribution import Attribution
-from vitreous.metrics.baselines import baseline_of
 from vitreous.metrics.metric import resolve_metric
 from vitreous.metrics.order import pixel_ranks
+from vitreous.metrics.pixel_fills import baseline_of
 from vitreous.metrics.pixel_removal import count_replaced_pixels
 from vitreous.models.black_box import with_observed_outputs
 

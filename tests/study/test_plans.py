@@ -88,7 +88,7 @@ def test_there_are_pairs_to_compare(name, assets):
 
 @pytest.mark.parametrize("name", [name for name in PLANS if name.startswith("beyond")])
 def test_averaged_methods_are_class_specific(name, assets):
-    from vitreous.methods.anneal import averaged_method
+    from vitreous.methods.coalition_methods import averaged_method
     from vitreous.methods.spec import resolve
 
     annealed = [method for method in map(resolve, plan_of(name).methods) if method.name == "anneal"]

@@ -45,12 +45,10 @@ def find_rows(probe: Probe, row: Row) -> tuple[Int[Tensor, " q"], Float[Tensor, 
 
 def mean_positive_gradient(probe: Probe, steps: int) -> Matrix:
     """mean_h relu((1/S) Σ_α ∂t/∂A) of the last block, at α times the image, with S values of α from 0 to 1."""
-    total, tally = None, Tally(len(probe.images) * steps)
+    total, tally = torch.zeros(()), Tally(len(probe.images) * steps)
     for scales in torch.linspace(0, 1, steps, dtype=torch.float64).to(probe.images).split(at_once(probe)):
         scaled_images = probe.images[:, None] * scales[:, None, None, None]
-        gradient = last_attention_gradients(probe, scaled_images, tally).sum(1)
-        total = gradient if total is None else total + gradient
-    assert total is not None
+        total = total + last_attention_gradients(probe, scaled_images, tally).sum(1)
     return (total / steps).clamp(min=0).mean(1)
 
 
@@ -107,11 +105,10 @@ def tam(probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "r
     row
         "readout" reads the tokens that the head reads, "cls" the first token, as published code does.
     """
-    rows = None
-    for layer in probe.layers(attention=True, gradients=False, down_to=first_block(probe, start, 4, base=0)):
-        mixing = layer.attention.mean(1)
-        rows = mixing[:, find_rows(probe, row)[0]] if rows is None else rows + rows @ mixing
-    assert rows is not None
+    layers = probe.layers(attention=True, gradients=False, down_to=first_block(probe, start, 4, base=0))
+    rows = next(layers).attention.mean(1)[:, find_rows(probe, row)[0]]
+    for layer in layers:
+        rows = rows + rows @ layer.attention.mean(1)
     return weigh_rows(probe, rows, steps, row)
 
 

@@ -1,10 +1,11 @@
-"""`Attribution`: the maps of a method with targets, logits and provenance; saving, loading and drawing."""
+"""`Attribution`: the maps of a method with targets, logits and provenance; rows, tables, files and figures of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -13,14 +14,24 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.core.deprecation import renamed_attributes
-from vitreous.methods.attribution_files import ANIMATIONS, chosen_format, read_attribution, save_attribution
-from vitreous.methods.attribution_pixels import pixel_maps
-from vitreous.methods.attribution_rows import change_tensors, find_negligible, find_unsettled, select_rows, tabulate
+from vitreous.core.errors import DataError, ShapeError, VitreousError
+from vitreous.methods.attribution_files import (
+    ANIMATIONS,
+    TENSORS,
+    as_array,
+    chosen_format,
+    read_attribution,
+    save_attribution,
+)
+from vitreous.methods.map_arrays import resize_maps
+from vitreous.models.image_geometry import size_of
 from vitreous.models.layout import ClipLayout, Layout
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+NEGLIGIBLE = 1e-4  # fraction of |score| below which the sum of absolute scores counts as negligible
 
 
 @renamed_attributes(pictures="originals")
@@ -153,7 +164,16 @@ class Attribution:
         tensor([[[ True, False],
                  [False,  True]]])
         """
-        return find_unsettled(self, confidence)
+        if not 0 < confidence < 1:
+            raise ShapeError(f"confidence={confidence!r}; give a number between 0 and 1, such as 0.95")
+        if self.stderr is None:
+            raise ShapeError(
+                f"{self.method!r} has no standard errors: it does not average over samples; "
+                "tis, rise, kernelshap, lime, anneal and bayes have them"
+            )
+        maps, limit = self.maps(), NormalDist().inv_cdf(0.5 + confidence / 2)
+        settled = maps.abs() > limit * self.stderr.view_as(maps)  # False where the standard error is NaN
+        return ~settled
 
     @overload
     def pixels(self, size: tuple[int, int] | None = None, mode: str = "bilinear") -> Tensor: ...
@@ -186,7 +206,33 @@ class Attribution:
         ModelError
             If `size` is "original" and the geometry of the preprocessing is not known.
         """
-        return pixel_maps(self, size, mode)
+        layout = self.layout
+        if mode not in ("nearest", "bilinear", "bicubic"):
+            raise ShapeError(f"mode={mode!r}; known: 'nearest', 'bilinear', 'bicubic'")
+        if isinstance(size, str):
+            return self._original_pixels(size, mode)
+        if isinstance(layout, ClipLayout):
+            maps = resize_maps(self.maps().flatten(0, 1), layout.size if size is None else size, mode)
+            return maps.unflatten(0, (len(self), layout.times)).repeat_interleave(layout.tubelet, 1)
+        return resize_maps(self.native_maps, layout.size if size is None else size, mode)
+
+    def _original_pixels(self, size: str, mode: str) -> Tensor | list[Tensor]:
+        """Maps of the size of each original image, NaN outside the region that was cropped for the model."""
+        if size != "original":
+            raise ShapeError(f"size={size!r}; give 'original' or (height, width)")
+        if self.originals is None or self.preprocess is None:  # always so for clips
+            raise ShapeError(
+                "there are no original images here: they were given as tensors, or the attribution was read from a file; "
+                "pixels() gives the maps at the size of what the model saw, and preprocess.restore(maps, (height, width)) "
+                "brings them back to an image of that size"
+            )
+        maps = resize_maps(self.native_maps, self.layout.size, mode) if mode == "bicubic" else self.native_maps
+        mode = "nearest" if mode == "nearest" else "bilinear"
+        restored = [
+            self.preprocess.restore(row, size_of(original), mode)
+            for row, original in zip(maps, self.originals, strict=True)
+        ]
+        return torch.stack(restored) if len({tuple(pixels.shape) for pixels in restored}) == 1 else restored
 
     @property
     def native_maps(self) -> Float[Tensor, "r *times height width"]:
@@ -209,7 +255,26 @@ class Attribution:
         DataError
             If pandas is not installed.
         """
-        return tabulate(self)
+        try:
+            import pandas
+        except ImportError:
+            raise DataError("to_pandas needs pandas: pip install pandas") from None
+        maps, targets = self.maps(), self.targets
+        row, *time, y, x = (index.ravel() for index in np.indices(tuple(maps.shape)))
+        names = self.names or tuple(f"class {target}" for target in targets.tolist())
+        return pandas.DataFrame(
+            {
+                "method": self.method,
+                "row": row,
+                "target": targets.cpu().numpy()[row],
+                "name": [names[index] for index in row],
+                **({"time": time[0]} if time else {}),
+                "y": y,
+                "x": x,
+                "score": as_array(maps).ravel(),
+                **({} if self.stderr is None else {"stderr": as_array(self.stderr).ravel()}),
+            }
+        )
 
     @property
     def shares(self) -> dict[str, Tensor]:
@@ -223,7 +288,17 @@ class Attribution:
 
     def __getitem__(self, row: int | slice | Sequence[int] | Tensor | np.ndarray) -> Attribution:
         """Attribution of one row, a slice of rows, or the rows of a list of indices or a mask."""
-        return select_rows(self, row)
+        count = len(self)
+        if isinstance(row, int):
+            place = range(count)[row]
+            row = slice(place, place + 1)
+        indices = range(count)[row] if isinstance(row, slice) else row_indices(row, count)
+        rows = row if isinstance(row, slice) else indices
+        lists: dict[str, Any] = {
+            name: None if (entries := getattr(self, name)) is None else tuple(entries[index] for index in indices)
+            for name in ("originals", "names")
+        }
+        return change_tensors(self, lambda tensor: tensor[rows], **lists)
 
     def to(self, device: torch.device | str) -> Attribution:
         """Copy with all tensors on `device`.
@@ -347,4 +422,48 @@ class Attribution:
         roll-out or a product of attention matrices is not in units of the score. False for a row without any finite
         score.
         """
-        return find_negligible(self)
+        from vitreous.methods.spec import resolve
+
+        maps = self.native_maps.flatten(1).double()
+        finite = maps.isfinite()
+        total = maps.where(finite, 0).abs().sum(-1)
+        negligible = total == 0
+        try:
+            in_units_of_the_score = self.signed and resolve(self.method).class_specific
+        except VitreousError:  # not a registered method
+            in_units_of_the_score = self.signed
+        if self.score is not None and in_units_of_the_score:
+            negligible = negligible | (total < NEGLIGIBLE * self.score.to(total).abs())
+        return negligible & finite.any(-1)
+
+
+# ── rows ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def change_tensors(
+    attribution: Attribution, change: Callable[[Tensor], Tensor], tensor_names: Sequence[str] = TENSORS, **fields: Any
+) -> Attribution:
+    """Copy with `change` applied to the named tensors that the attribution has, and with other values of `fields`."""
+    tensors = {name: getattr(attribution, name) for name in tensor_names}
+    changed = {name: change(tensor) for name, tensor in tensors.items() if tensor is not None}
+    return replace(attribution, **changed, **fields)
+
+
+def row_indices(rows: Any, count: int) -> list[int]:
+    """Indices of the rows that a list of indices or a mask selects."""
+    try:
+        return [int(index) for index in torch.arange(count)[torch.atleast_1d(torch.as_tensor(rows)).cpu()]]
+    except (TypeError, ValueError, RuntimeError, IndexError):
+        raise ShapeError(
+            f"rows {rows!r}: an index, a slice, a list of indices or a mask of {count} rows would work"
+        ) from None
+
+
+def join_attributions(parts: Sequence[Attribution]) -> Attribution:
+    """Concatenate the attributions of consecutive batches."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = {name: [getattr(part, name) for part in parts] for name in TENSORS}
+    joined = {name: None if column[0] is None else torch.cat(column) for name, column in columns.items()}
+    names = None if parts[0].names is None else tuple(name for part in parts for name in part.names or ())
+    return replace(parts[0], **joined, names=names, signed=any(part.signed for part in parts))

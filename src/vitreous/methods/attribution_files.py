@@ -16,7 +16,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitreous.core.errors import DataError
-from vitreous.methods.attribution_rows import TENSORS, as_array
 from vitreous.models.image_input import Preprocess
 from vitreous.models.layout import ClipLayout, Layout
 from vitreous.models.transforms import OpaquePreprocess
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
 
 FORMATS = ("safetensors", "npz", "npy")
 ANIMATIONS = ("gif", "webp")
+TENSORS = (
+    "patches", "stderr", "prefix", "bias", "residual", "score", "logits", "targets", "native_pixels", "images",
+)  # fmt: skip
 UNREADABLE = (SafetensorError, BadZipFile, KeyError, ValueError, TypeError, AttributeError, OSError, EOFError)
 
 
@@ -56,6 +58,12 @@ def save_attribution(attribution: Attribution, path: Path, format: str) -> None:
         case _:
             with path.open("wb") as file:
                 np.save(file, as_array(attribution.maps()))
+
+
+def as_array(tensor: Tensor) -> np.ndarray:
+    """Tensor as a numpy array; bfloat16, which numpy lacks, becomes float32."""
+    tensor = tensor.cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def metadata(attribution: Attribution) -> dict[str, Any]:
@@ -91,7 +99,7 @@ def read_attribution(path: str | Path) -> dict[str, Any]:
         return {
             "patches": None,
             **tensors,
-            "layout": read_layout(layout),
+            "layout": (ClipLayout if "times" in layout else Layout)(**with_tuples(layout)),
             "names": None if names is None else tuple(names),
             "preprocess": None if preprocess is None else read_preprocess(preprocess),
             **{key: about[key] for key in ("method", "native", "signed", "provenance")},
@@ -118,15 +126,11 @@ def read_npz(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         return about, {name: torch.from_numpy(file[name]).to(getattr(torch, dtypes[name])) for name in dtypes}
 
 
-def read_layout(values: Mapping[str, Any]) -> Layout:
-    """`Layout`, or `ClipLayout` where there are time steps, from JSON values."""
-    grid, patch = tuple(values["grid"]), tuple(values["patch"])
-    if "times" in values:
-        return ClipLayout(grid, patch, values["prefix"], values["times"], values["tubelet"])
-    return Layout(grid, patch, values["prefix"])
-
-
 def read_preprocess(values: Mapping[str, Any]) -> Preprocess:
-    """`Preprocess` from JSON values, whose lists become tuples."""
-    restored: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-    return Preprocess(**restored)
+    """`Preprocess` from JSON values."""
+    return Preprocess(**with_tuples(values))
+
+
+def with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON values, with tuples in place of lists."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}

@@ -7,7 +7,7 @@ patches without prefix tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Literal
 
 from jaxtyping import Float
@@ -22,6 +22,7 @@ from vitreous.models.tensor_types import TokenScores
 
 Of = Literal["input", "norm1"]
 Averaged = Literal["all", "patches"]
+Activations = Float[Tensor, "r n d"]
 
 CAM: dict[str, Any] = {
     "family": "Class activation maps",
@@ -32,25 +33,18 @@ CAM: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LayerActivations:
-    """Activations `a` and gradients `g` of one layer; averages run over the tokens from `start` on."""
-
-    a: Float[Tensor, "r n d"]
-    g: Float[Tensor, "r n d"]
-    start: int
-
-    def over(self, values: Float[Tensor, "r n d"]) -> Float[Tensor, "r m d"]:
-        """The tokens that an average runs over."""
-        return values[:, self.start :]
-
-
-def activations_of(layer: Layer, of: Of, tokens: Averaged) -> LayerActivations:
+def activations_of(layer: Layer, of: Of) -> tuple[Activations, Activations]:
     """Activations and gradients at the block's input or after its first norm."""
+    return (layer.hidden, layer.hidden_grad) if of == "input" else (layer.normed, layer.normed_grad)
+
+
+def weigh_channels(
+    layer: Layer, of: Of, tokens: Averaged, weigh: Callable[[Activations, Activations], Float[Tensor, "r 1 d"]]
+) -> TokenScores:
+    """Σₖ wₖ aᵢₖ with a weight per channel, a function of activations and gradients of the tokens that it averages over."""
+    a, g = activations_of(layer, of)
     start = 0 if tokens == "all" else layer.layout.prefix
-    if of == "input":
-        return LayerActivations(layer.hidden, layer.hidden_grad, start)
-    return LayerActivations(layer.normed, layer.normed_grad, start)
+    return (weigh(a[:, start:], g[:, start:]) * a).sum(-1)
 
 
 @method(
@@ -64,9 +58,7 @@ def activations_of(layer: Layer, of: Of, tokens: Averaged) -> LayerActivations:
 )
 def gradcam(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenScores:
     """Activations weighted by the mean gradient of their channel."""
-    v = activations_of(layer, of, tokens)
-    weight = v.over(v.g).mean(1, keepdim=True)
-    return (weight * v.a).sum(-1)
+    return weigh_channels(layer, of, tokens, lambda a, g: g.mean(1, keepdim=True))
 
 
 @method(
@@ -80,9 +72,11 @@ def gradcam(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenSc
 )
 def xgradcam(layer: Layer, of: Of = "input", tokens: Averaged = "all", eps: Share = 1e-7) -> TokenScores:
     """Activations weighted by the activation-weighted gradient of their channel; unstable where activations cancel."""
-    v = activations_of(layer, of, tokens)
-    weight = v.over(v.g * v.a).sum(1, keepdim=True) / (v.over(v.a).sum(1, keepdim=True) + eps)
-    return (weight * v.a).sum(-1)
+
+    def weigh(a: Activations, g: Activations) -> Float[Tensor, "r 1 d"]:
+        return (g * a).sum(1, keepdim=True) / (a.sum(1, keepdim=True) + eps)
+
+    return weigh_channels(layer, of, tokens, weigh)
 
 
 @method(
@@ -96,9 +90,11 @@ def xgradcam(layer: Layer, of: Of = "input", tokens: Averaged = "all", eps: Shar
 )
 def xgradcamplus(layer: Layer, of: Of = "input", tokens: Averaged = "all", eps: Share = 1e-7) -> TokenScores:
     """XGradCAM weighted by absolute activations, so that the weights stay bounded."""
-    v = activations_of(layer, of, tokens)
-    weight = v.over(v.g * v.a.abs()).sum(1, keepdim=True) / (v.over(v.a.abs()).sum(1, keepdim=True) + eps)
-    return (weight * v.a).sum(-1)
+
+    def weigh(a: Activations, g: Activations) -> Float[Tensor, "r 1 d"]:
+        return (g * a.abs()).sum(1, keepdim=True) / (a.abs().sum(1, keepdim=True) + eps)
+
+    return weigh_channels(layer, of, tokens, weigh)
 
 
 @method(
@@ -114,10 +110,12 @@ def gradcampp(
     layer: Layer, of: Of = "input", tokens: Averaged = "all", eps: Share = 1e-7, relu: bool = True
 ) -> TokenScores:
     """Activations weighted by positive gradients, each by its share of the channel's curvature."""
-    v = activations_of(layer, of, tokens)
-    alpha = v.g**2 / (2 * v.g**2 + v.over(v.a).sum(1, keepdim=True) * v.g**3 + eps)
-    weight = v.over(alpha * (v.g.clamp(min=0) if relu else v.g)).sum(1, keepdim=True)
-    return (weight * v.a).sum(-1)
+
+    def weigh(a: Activations, g: Activations) -> Float[Tensor, "r 1 d"]:
+        alpha = g**2 / (2 * g**2 + a.sum(1, keepdim=True) * g**3 + eps)
+        return (alpha * (g.clamp(min=0) if relu else g)).sum(1, keepdim=True)
+
+    return weigh_channels(layer, of, tokens, weigh)
 
 
 @method(
@@ -131,8 +129,8 @@ def gradcampp(
 )
 def hirescam(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenScores:
     """Activation times gradient, element by element: token times gradient at one layer."""
-    v = activations_of(layer, of, tokens)
-    return (v.g * v.a).sum(-1)
+    a, g = activations_of(layer, of)
+    return (g * a).sum(-1)
 
 
 @method(
@@ -146,8 +144,8 @@ def hirescam(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenS
 )
 def elementwise(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenScores:
     """The positive part of activation times gradient, element by element."""
-    v = activations_of(layer, of, tokens)
-    return (v.g * v.a).clamp(min=0).sum(-1)
+    a, g = activations_of(layer, of)
+    return (g * a).clamp(min=0).sum(-1)
 
 
 @method(
@@ -159,6 +157,6 @@ def elementwise(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> Tok
 )
 def layercam(layer: Layer, of: Of = "input", tokens: Averaged = "all", relu: bool = True) -> TokenScores:
     """Activations weighted by their own positive gradient; the positive part of the sum."""
-    v = activations_of(layer, of, tokens)
-    scores = (v.g.clamp(min=0) * v.a).sum(-1)
+    a, g = activations_of(layer, of)
+    scores = (g.clamp(min=0) * a).sum(-1)
     return scores.clamp(min=0) if relu else scores

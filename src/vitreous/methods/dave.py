@@ -94,12 +94,8 @@ def copies_of(
             for part in torch.stack(copies).split(together)
         ]
     ).unflatten(0, (samples, several))
-    return torch.stack(
-        [
-            torch.stack([image * warp.adjoint(share * gradient) for gradient in own])
-            for warp, share, own in zip(warps, keep, gradients, strict=True)
-        ]
-    )
+    in_own_frame = [warp.adjoint(share * own) for warp, share, own in zip(warps, keep, gradients, strict=True)]
+    return image * torch.stack(in_own_frame)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,13 +155,13 @@ class Warp:
             torch.zeros_like(flat),
         ).unflatten(1, self.size)
 
-    def adjoint(self, gradient: Float[Tensor, "3 H W"]) -> Float[Tensor, "3 H W"]:
+    def adjoint(self, gradient: Float[Tensor, "*k 3 H W"]) -> Float[Tensor, "*k 3 H W"]:
         """Gradient in the input of the resampling, given that in its output."""
-        flat = gradient.flatten(1)
+        flat = gradient.flatten(-2)
         total = torch.zeros_like(flat)
         for place, weight in zip(self.index, self.weight, strict=True):
-            total.index_add_(1, place, flat * weight.to(flat))
-        return total.unflatten(1, self.size)
+            total.index_add_(-1, place, flat * weight.to(flat))
+        return total.unflatten(-1, self.size)
 
 
 def mean_without_outliers(maps: Float[Tensor, "s r 3 H W"]) -> Float[Tensor, "r 3 H W"]:

@@ -26,7 +26,7 @@ from vitreous.capture.progress import Tally
 from vitreous.capture.relevance import affine, concatenate_heads, logit_gradient
 from vitreous.capture.value_vectors import secant, tangent
 from vitreous.core.errors import ModelError
-from vitreous.methods.token_gradients import input_x_gradient, token_times_gradient
+from vitreous.methods.token_gradients import DECOMPOSITION, input_x_gradient, token_times_gradient
 from vitreous.models.tensor_types import TokenScores
 from vitreous.models.vit import Block, LinearPool, MlpBranch
 
@@ -84,7 +84,9 @@ def with_biases(probe: Probe, layer: Layer, bias: str) -> TokenScores:
     At the first norm of the first block every token is its own only source, so "equal" leaves that norm's shift there.
     """
     shares = input_x_gradient(layer)
-    rest = first_order_score(probe) - shares.sum(-1)
+    # first-order score Σ_c logit_c · ∂t/∂logit_c; equal to the score if the score function is linear
+    logits = probe.head_output.logits.repeat_interleave(probe.targets_per_image, 0)
+    rest = (logit_gradient(probe) * logits).sum(-1) - shares.sum(-1)
     if bias == "cls":
         shares[:, 0] += rest
         return shares
@@ -94,22 +96,15 @@ def with_biases(probe: Probe, layer: Layer, bias: str) -> TokenScores:
     return shares + own + ((rest - own.sum(-1)) / shares.shape[-1])[:, None]
 
 
-def first_order_score(probe: Probe) -> Float[Tensor, " r"]:
-    """First-order score Σ_c logit_c · ∂t/∂logit_c; equal to the score if the score function is linear."""
-    return (logit_gradient(probe) * probe.head_output.logits.repeat_interleave(probe.targets_per_image, 0)).sum(-1)
-
-
 decompx = token_times_gradient(
     "decompx",
     "Every token's share of the logit, with attention, norm statistics and activation ratios held fixed.",
-    family="Relevance and decomposition",
     formula="sᵢ = Σₖ Xᵢₖ g̃ᵢₖ, g̃ = ∂t/∂X₀ with A, every norm's σ and act(z)/z held fixed",
     signal=shares,
     adapt=adapt_pass,
     linearisation=DECOMPX,
-    fixed_linearisation=True,
     paper="modarressi2023decompx",
-    precision="bf16",
+    **DECOMPOSITION,
 )
 
 

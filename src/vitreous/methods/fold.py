@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from vitreous.core.deprecation import rename_warnings, renamed_attributes
 from vitreous.core.errors import SpecError
@@ -18,9 +18,6 @@ from vitreous.models.tensor_types import TokenScores
 
 if TYPE_CHECKING:
     from vitreous.methods.method import Method
-
-Mode = Literal["layers", "restart"]
-Biases = Literal["once", "repeat"]
 
 
 @renamed_attributes(down_to="first_layer")
@@ -147,7 +144,7 @@ def fold(
     Examples
     --------
     >>> import vitreous
-    >>> from vitreous.methods.layer_sums import read_token_scores
+    >>> from vitreous.methods.folds import read_token_scores
     >>> @vitreous.fold("strongest", reach=lambda depth: 0)
     ... def strongest(layers, signal):
     ...     '''Largest score of every token over all layers.'''
@@ -167,7 +164,7 @@ def fold(
 __getattr__ = rename_warnings(
     __name__,
     {
-        "read": "vitreous.methods.layer_sums.read_token_scores",
+        "read": "vitreous.methods.folds.read_token_scores",
         **{name: f"vitreous.methods.folds.{name}" for name in ("first", "last", "at", "plus", "skipplus", "rollout")},
     },
 )

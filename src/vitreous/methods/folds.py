@@ -1,33 +1,142 @@
-"""The folds: first · last · at · plus · skipplus · rollout."""
+"""The folds (first · last · at · plus · skipplus · rollout), and the steps that they take from layer to layer."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from vitreous.capture.layer import Layer
 from vitreous.methods.fold import fold
-from vitreous.methods.layer_sums import Signal, read_token_scores, sum_of_layers, sum_of_restarts
 from vitreous.methods.options import Number
-from vitreous.methods.rollout_steps import STEPS, Form, Scaling, overflow_factor
 from vitreous.models.tensor_types import TokenScores
 
 Mode = Literal["layers", "restart"]
 Biases = Literal["once", "repeat"]
+Form = Literal["add", "half", "half-normalised", "none", "normalised", "vit-explain"]  # keys of STEPS
+Scaling = Literal["none", "sum", "max", "minmax", "tanh"]
+Signal = Callable[[Layer], Tensor]  # [r n] or [r n n]
+Row = Float[Tensor, "r 1 n"]
+Matrix = Float[Tensor, "r n n"]
 
 
-def from_the_first(depth: int, start: int | None = None) -> int:
-    return counted_from(start or 0, depth)
+# ── scores of a layer ────────────────────────────────────────────────────────────────────────────
 
 
-def from_the_middle(depth: int, start: int | None = None) -> int:
-    return -(-depth // 2) if start is None else counted_from(start, depth)
+def read_token_scores(layer: Layer, signal: Tensor) -> TokenScores:
+    """Token scores [r n] unchanged; a token-to-token signal [r n n] is reduced to the row that the head reads."""
+    if signal.ndim == 2:
+        return signal
+    row = layer.readout.to(signal)
+    unread = (row == 0)[:, :, None]  # rows that are not read may hold NaN, and 0 · NaN is NaN
+    return (row[:, None] @ signal.masked_fill(unread, 0))[:, 0]
 
 
-def counted_from(start: int, depth: int) -> int:
+def normalised_step(row: Row, mixing: Matrix) -> Row:
+    """row · (T + I), each row of T + I divided by its sum."""
+    return (row / (mixing.sum(-1)[:, None] + 1)) @ mixing + row / (mixing.sum(-1)[:, None] + 1)
+
+
+def half_normalised_step(row: Row, mixing: Matrix) -> Row:
+    """row · ½(T̄ + I), each row of T̄ being the row of T divided by its sum."""
+    sums = mixing.sum(-1)[:, None]
+    return (row + torch.where(sums == 0, 0, row / sums) @ mixing) / 2
+
+
+def vit_explain_step(row: Row, mixing: Matrix) -> Row:
+    """row · ½(T + I) with column j divided by the sum of row j, as published."""
+    return (row + row @ mixing) / (mixing.sum(-1)[:, None] + 1)
+
+
+STEPS: dict[str, Callable[[Row, Matrix], Row]] = {
+    "add": lambda row, mixing: row + row @ mixing,
+    "half": lambda row, mixing: (row + row @ mixing) / 2,
+    "half-normalised": half_normalised_step,
+    "none": lambda row, mixing: row @ mixing,
+    "normalised": normalised_step,
+    "vit-explain": vit_explain_step,
+}
+
+
+def rescale_scores(tokens: TokenScores, prefix: int, normalise: Scaling) -> TokenScores:
+    """Scores of a layer, rescaled by the scores of its patches (all but `prefix` tokens); a map of zeros stays 0."""
+    patches = tokens[:, prefix:]
+    low, size = 0, patches.abs().amax(-1, keepdim=True)
+    if normalise == "sum":
+        size = patches.abs().sum(-1, keepdim=True)
+    elif normalise == "minmax":
+        low = patches.amin(-1, keepdim=True)
+        size = patches.amax(-1, keepdim=True) - low
+    scores = (tokens - low) / torch.where(size > 0, size, 1)
+    return (2 * scores).tanh() if normalise == "tanh" else scores
+
+
+@dataclass(slots=True, eq=False)
+class LayerScores:
+    """Scores of one layer after the other, from the last to the first, of its signal or of a roll-out back to it.
+
+    Attributes
+    ----------
+    rolls
+        Whether token-to-token signals are rolled out: what the head reads is pulled back through the layers so far.
+        Otherwise every layer is read on its own.
+    form, gain, lengths
+        As in `rollout`.
+    normalise
+        As in `plus`.
+    row
+        What the head reads, at the current layer: a row [r 1 n], where a product from the first layer on would need a
+        matrix [r n n].
+    total
+        Sum of the scores of all layers so far.
+    """
+
+    rolls: bool
+    form: Form
+    gain: Number
+    lengths: bool
+    normalise: Scaling = "none"
+    row: Row | None = None
+    total: Tensor = field(default_factory=lambda: torch.zeros(()))
+
+    def at(self, layer: Layer, signal: Tensor) -> TokenScores:
+        """Scores of the tokens that enter the next layer, given its signal."""
+        if self.rolls and signal.ndim == 3:
+            scores, factor = self._pull_back(layer, signal)
+        else:  # token scores of the network from this layer on need no roll-out
+            scores, factor = read_token_scores(layer, signal), 1.0
+        if self.normalise != "none":  # a rescaled map has a scale of its own, which does not change with the row's
+            scores, factor = rescale_scores(scores, layer.layout.prefix, self.normalise), 1.0
+        self.total = self.total * factor + scores
+        return scores
+
+    def _pull_back(self, layer: Layer, mixing: Matrix) -> tuple[TokenScores, Float[Tensor, "r 1"]]:
+        """Scores of a roll-out back to this layer, and the factor that puts scores of later layers into their units."""
+        mixing = mixing * self.gain if self.gain != 1 else mixing
+        row = layer.readout[:, None].to(mixing) if self.row is None else self.row
+        row = STEPS[self.form](row, mixing)
+        # products of vector norms over many layers can overflow, and the scale of the map carries no information: a
+        # power of two keeps a growing row below overflow
+        half = math.log2(torch.finfo(row.dtype).max) // 2
+        large = row.abs().amax(-1, keepdim=True) > 2.0**half
+        factor = torch.where(large, 2.0**-half, 1.0).to(row.dtype)
+        self.row = row * factor
+        scores = self.row[:, 0] * layer.hidden.norm(dim=-1) if self.lengths else self.row[:, 0]
+        return scores, factor[:, 0]
+
+
+def count_from(start: int, depth: int) -> int:
     """Layer index from the first layer; a negative `start` counts from the last."""
     return start if start >= 0 else depth + start
+
+
+# ── folds ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @fold(reach=lambda depth: 0)
@@ -80,7 +189,7 @@ def last(layers: Iterator[Layer], signal: Signal) -> TokenScores:
     return read_token_scores(layer, signal(layer))
 
 
-@fold(reach=lambda depth, layer=0: counted_from(layer, depth))
+@fold(reach=lambda depth, layer=0: count_from(layer, depth))
 def at(layers: Iterator[Layer], signal: Signal, layer: int = 0) -> TokenScores:
     """One layer alone, counted from the first (or, when negative, from the last).
 
@@ -145,12 +254,13 @@ def plus(
     >>> vitreous.resolve("decompx+plus").fold.first_layer(12)
     0
     """
-    if mode == "restart":
-        return sum_of_restarts(layers, signal, form, gain, lengths, normalise)
-    return sum_of_layers(layers, signal, normalise)
+    scores = LayerScores(mode == "restart", form, gain, lengths, normalise)
+    for layer in layers:
+        scores.at(layer, signal(layer))
+    return scores.total
 
 
-@fold(reach=from_the_middle)
+@fold(reach=lambda depth, start=None: -(-depth // 2) if start is None else count_from(start, depth))
 def skipplus(
     layers: Iterator[Layer],
     signal: Signal,
@@ -187,7 +297,7 @@ def skipplus(
     return plus.function(layers, signal, mode, biases, form, gain, lengths, normalise)
 
 
-@fold(reach=from_the_first, mixing=True)
+@fold(reach=lambda depth, start=0: count_from(start or 0, depth), mixing=True)
 def rollout(
     layers: Iterator[Layer],
     signal: Signal,
@@ -224,12 +334,5 @@ def rollout(
     >>> vitreous.resolve("rawattention+rollout(start=2)").fold.first_layer(12)
     2
     """
-    row = first_layer = None  # multiplying from the last layer needs a row [r 1 n] instead of a matrix [r n n]
-    for layer in layers:
-        mixing = signal(layer) * gain if gain != 1 else signal(layer)
-        row = layer.readout[:, None].to(mixing) if row is None else row
-        row = STEPS[form](row, mixing)
-        row, first_layer = row * overflow_factor(row), layer
-    assert row is not None
-    assert first_layer is not None
-    return row[:, 0] * first_layer.hidden.norm(dim=-1) if lengths else row[:, 0]
+    scores = LayerScores(True, form, gain, lengths)
+    return deque((scores.at(layer, signal(layer)) for layer in layers), maxlen=1)[0]

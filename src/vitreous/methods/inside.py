@@ -13,12 +13,11 @@ from torch import Tensor
 from vitreous.capture.layer import Layer
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.compose import replace_fold
-from vitreous.methods.layer_sums import Signal, read_token_scores
+from vitreous.methods.folds import LayerScores, Signal, read_token_scores
 from vitreous.methods.method import Method
 from vitreous.methods.options import OptionFunction, defaults
 from vitreous.methods.recipe import LayerSignal
-from vitreous.methods.rollout_steps import STEPS, rescale_scores
+from vitreous.methods.run import repeats_biases
 from vitreous.methods.transition import transition
 from vitreous.models.tensor_types import TokenScores
 
@@ -171,30 +170,31 @@ class LayerRecorder:
 
     method: Method
     records: dict[int, list[dict[str, Tensor]]] = field(default_factory=dict)  # per layer, one entry per batch
-    row: Float[Tensor, "r 1 n"] | None = None
-    total: TokenScores | None = None
 
     def watched(self) -> Method:
         """The same method, with a fold that records every signal."""
-        fold = self.method.fold
-        assert fold is not None
-        default_options = defaults(fold.typed_options)
+        recipe = self.method.recipe
+        assert isinstance(recipe, LayerSignal)
+        fold, default_options = recipe.fold, defaults(recipe.fold.typed_options)
 
         def record(layers: Iterator[Layer], signal: Signal, **options: Any) -> TokenScores:
-            self.row = self.total = None
+            settings = {"mode": "restart", "normalise": "none", **default_options, **options}
+            rolls = settings["mode"] == "restart"
+            scores = LayerScores(rolls, settings["form"], settings["gain"], settings["lengths"], settings["normalise"])
 
             def recorded_signal(layer: Layer) -> Tensor:
                 layer_signal = signal(layer)
-                self.record_layer(layer, layer_signal, {**default_options, **options})
+                self.record_layer(layer, layer_signal, scores)
                 return layer_signal
 
             return fold.function(layers, recorded_signal, **options)
 
-        return replace_fold(self.method, replace(fold, signature=replace(fold.signature, call=record)))
+        recorded_fold = replace(fold, signature=replace(fold.signature, call=record))
+        return replace(self.method, recipe=replace(recipe, fold=recorded_fold))
 
-    def record_layer(self, layer: Layer, layer_signal: Tensor, options: Mapping[str, Any]) -> None:
-        """Record the patch maps of one layer, given its signal `layer_signal` and the options of the fold."""
-        tokens = {**self._measured(layer), **self._folded(layer, layer_signal, options)}
+    def record_layer(self, layer: Layer, layer_signal: Tensor, scores: LayerScores) -> None:
+        """Record the patch maps of one layer, given its signal `layer_signal` and the scores of the layers so far."""
+        tokens = {**self._measured(layer), **self._folded(layer, layer_signal, scores)}
         patches = {name: part[:, layer.layout.prefix :] for name, part in tokens.items()}
         self.records.setdefault(layer.index, []).append(patches)
 
@@ -215,27 +215,14 @@ class LayerRecorder:
         left_out = [name for name in ("length", "necc") if not settings[name]]
         return {name: measure for name, measure in measures.items() if name.removeprefix("mlp_") not in left_out}
 
-    def _folded(self, layer: Layer, layer_signal: Tensor, options: Mapping[str, Any]) -> dict[str, TokenScores]:
-        """Repeat the step of the fold at this layer: running sum, or roll-out row."""
+    def _folded(self, layer: Layer, layer_signal: Tensor, scores: LayerScores) -> dict[str, TokenScores]:
+        """Take the step of the fold at this layer: running sum, or roll-out row."""
         assert self.method.fold is not None
-        rolls = self.method.fold.name == "rollout"
-        if layer_signal.ndim == 3 and (rolls or options["mode"] == "restart"):
-            mixing = layer_signal * options["gain"] if options["gain"] != 1 else layer_signal
-            self.row = layer.readout[:, None].to(mixing) if self.row is None else self.row
-            self.row = STEPS[options["form"]](self.row, mixing)
-            signal = self.row[:, 0] * layer.hidden.norm(dim=-1) if options["lengths"] else self.row[:, 0]
-        else:
-            signal = read_token_scores(layer, layer_signal)
-        if rolls:
-            return (
-                {"carried": signal}
-                if self.method.name == "tokentm"
-                else {"taken": read_token_scores(layer, layer_signal), "carried": signal}
-            )
-        if options["normalise"] != "none":
-            signal = rescale_scores(signal, layer.layout.prefix, options["normalise"])
-        self.total = signal if self.total is None else self.total + signal
-        return {"signal": signal, "sum": self.total}
+        signal = scores.at(layer, layer_signal)
+        if self.method.fold.name == "rollout":
+            taken = {} if self.method.name == "tokentm" else {"taken": read_token_scores(layer, layer_signal)}
+            return {**taken, "carried": signal}
+        return {"signal": signal, "sum": scores.total}
 
     def build_result(self, attribution: Attribution) -> Inside:
         """Build the per-layer result from the records and the method's attribution."""
@@ -251,9 +238,9 @@ class LayerRecorder:
         whole = replace(attribution, method=spec, provenance={**attribution.provenance, "method": spec})
         settings, recipe = self.method.settings, self.method.recipe
         assert isinstance(recipe, LayerSignal)
-        once = (settings.get("biases") or ("repeat" if settings.get("mode") == "restart" else "once")) == "once"
         apart = None
-        if recipe.needs.biases and once and "signal" in parts and attribution.patches is not None:
+        if recipe.needs.biases and "signal" in parts and not repeats_biases(settings):
+            assert attribution.patches is not None
             apart = attribution.patches - parts["signal"].sum(1)
         return Inside(whole, layers, parts, apart)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from vitreous.core.errors import ShapeError
@@ -26,7 +26,7 @@ def resize_maps(maps: Float[Tensor, "r h w"], size: tuple[int, int], mode: str) 
     check_size(size)
     if tuple(maps.shape[-2:]) == tuple(size):
         return maps
-    corners = None if mode == "nearest" else False
+    corners = False if mode in ("bilinear", "bicubic") else None
     return F.interpolate(maps[:, None], size=tuple(size), mode=mode, align_corners=corners)[:, 0]
 
 
@@ -35,6 +35,12 @@ def patch_sums(pixels: Float[Tensor, "r H W"], layout: Layout) -> Float[Tensor, 
     (rows, columns), (height, width) = layout.grid, layout.patch
     cells = pixels[:, : rows * height, : columns * width].unflatten(1, (rows, height)).unflatten(3, (columns, width))
     return cells.sum((2, 4)).flatten(1).to(torch.promote_types(pixels.dtype, torch.float32))
+
+
+def enlarge_patches(values: Shaped[Tensor, "k p"], layout: Layout) -> Shaped[Tensor, "k H W"]:
+    """Values of patches as pixel maps, each repeated over the pixels of its patch."""
+    height, width = layout.patch
+    return values.unflatten(1, layout.grid).repeat_interleave(height, 1).repeat_interleave(width, 2)
 
 
 def zero_to_one(scores: Float[Tensor, "r p"]) -> Float[Tensor, "r p"]:

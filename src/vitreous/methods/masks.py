@@ -35,7 +35,7 @@ def vary_by_masks(images: Images, masks: Masks, count: int, rest: Images | float
     """
 
     def make(row: Index, subset: Index) -> Images:
-        mask = masks(subset)[:, None]
+        mask = masks(subset)[:, None].to(images)
         behind = rest[row] if isinstance(rest, Tensor) else rest
         return images[row] * mask + behind * (1 - mask)
 
@@ -44,10 +44,9 @@ def vary_by_masks(images: Images, masks: Masks, count: int, rest: Images | float
 
 def sum_masks(weights: Float[Tensor, "r m"], masks: Masks, chunk: int = 64) -> Float[Tensor, "r H W"]:
     """Weighted sum of the masks, computed `chunk` masks at a time."""
-    total: Tensor | float = 0.0
+    total = torch.zeros(())
     for index in torch.arange(weights.shape[1], device=weights.device).split(chunk):
         total = total + torch.einsum("rk,khw->rhw", weights[:, index], masks(index).to(weights))
-    assert isinstance(total, Tensor)
     return total
 
 

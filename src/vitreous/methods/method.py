@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.score_function import PROBABILITIES, resolve_score_function
 from vitreous.core.deprecation import rename_warnings
+from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
-from vitreous.methods import capability, compose, run
+from vitreous.methods import run
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.fold import Fold
-from vitreous.methods.options import Option, defaults
-from vitreous.methods.recipe import PRESET, QUESTION, Facts, LayerNeeds, LayerSignal, Recipe
-from vitreous.models.model import BlackBox
+from vitreous.methods.options import Option, check_choice, check_names, defaults, fit_options, write_options
+from vitreous.methods.recipe import PRESET, QUESTION, Facts, LayerNeeds, LayerSignal, ProbeFunction, Recipe
+from vitreous.models.model import BlackBox, Network
 from vitreous.models.tensor_types import TokenScores
+from vitreous.models.vit import ViT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +74,8 @@ class Method:
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     black_box: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    # ── properties ───────────────────────────────────────────────────────────────────────────────
 
     @property
     def fold(self) -> Fold | None:
@@ -149,7 +153,22 @@ class Method:
     @property
     def spec(self) -> str:
         """The method as a string; `resolve` makes the same method of it."""
-        return compose.write_spec(self)
+        recipe, preset = self.recipe, self.options.get("preset")
+        options = {key: value for key, value in self.options.items() if key != "preset"}
+        if preset is not None:
+            by_preset = self.presets[preset]
+            options = {"preset": preset} | {k: v for k, v in options.items() if by_preset.get(k, ...) != v}
+        text = f"{self.name}{write_options(options)}"
+        if not isinstance(recipe, LayerSignal):
+            return text
+        text += f"@{recipe.linearisation_name}" if recipe.linearisation_name else ""
+        own = self.registered
+        own = own if own is None or preset is None else own.with_options(preset=preset)
+        if own is None or recipe.fold == own.fold:
+            return text
+        return f"{text}+{recipe.fold.name}{write_options(recipe.fold.options)}"
+
+    # ── options, fold and linearisation ──────────────────────────────────────────────────────────
 
     def with_options(self, /, **options: Any) -> Method:
         """The method with these options set; options set before are kept unless they are given again.
@@ -168,7 +187,37 @@ class Method:
         SpecError
             If an option or preset does not exist, or a value does not fit the option's annotation.
         """
-        return compose.with_options(self, options)
+        options = {**self.options, **options}
+        preset, method = options.get("preset"), self
+        if preset is not None and self.presets:
+            check_choice("preset", preset, tuple(self.presets))
+            setting = dict(self.presets[preset])
+            method = self._replace_fold(setting.pop("fold")) if "fold" in setting else self
+            options = {**setting, **options}
+        options = fit_options(f"method {self.name!r}", options, method.typed_options)
+        return method._set_options(options)._refuse_rescaled_biases()
+
+    def _set_options(self, options: Mapping[str, Any]) -> Method:
+        """Set valid options, those of a fold that is not the method's default at that fold, because a spec writes them there."""
+        fold, own = self.fold, self.registered_fold
+        if fold is None or own is None or fold.name == own.name:
+            return replace(self, options=options)
+        assert isinstance(self.recipe, LayerSignal)
+        of_fold = fold.typed_options.keys() - self.recipe.signal.options.keys()
+        moved = {key: value for key, value in options.items() if key in of_fold}
+        rest = {key: value for key, value in options.items() if key not in of_fold}
+        return replace(self._replace_fold(fold.with_options(**moved)) if moved else self, options=rest)
+
+    def _refuse_rescaled_biases(self) -> Method:
+        """The method; a SpecError if its fold would rescale layers' maps and then add bias shares at another scale."""
+        if isinstance(self.recipe, LayerSignal) and self.recipe.needs.biases:
+            rule = {**self.recipe.fold.options, **self.options}.get("normalise", "none")
+            if rule != "none":
+                raise SpecError(
+                    f"{self.name!r} adds bias shares to the sum of its layers, which normalise={rule!r} would rescale without "
+                    f"them; use 'ixg+{self.recipe.fold.name}(normalise={rule!r})'"
+                )
+        return self
 
     def with_fold(self, fold: Fold) -> Method:
         """The method with another fold.
@@ -188,7 +237,35 @@ class Method:
             If the method has no per-layer signal, its signal is not token-to-token but the fold needs one, its fold
             cannot be replaced, or one of its options does not exist under the fold.
         """
-        return compose.with_fold(self, fold)
+        layers = self.recipe.per_layer if isinstance(self.recipe, ProbeFunction) else self.recipe
+        if layers is None:
+            example = f"{'genatt' if fold.mixing else 'ixg'}+{fold.name}"
+            raise SpecError(
+                f"{self.name!r} has no signal per layer for {fold.name!r} to fold; use it alone, or one that has, as {example!r}"
+            )
+        current = self.fold
+        if fold.mixing and not layers.mixing:
+            summed = self.name if current is not None and current.name == "plus" else f"{self.name}+plus"
+            raise SpecError(
+                f"{self.name!r} has no token-to-token signal per layer for {fold.name!r} to fold; use {summed!r}"
+            )
+        if layers.fixed_fold:
+            raise SpecError(
+                f"{self.name!r} has its fold built in; for {fold.name!r} use {layers.fixed_fold.format(fold=fold.name)!r}"
+            )
+        fold_options = current.options if current is not None and current.name == fold.name else {}
+        folded = self._replace_fold(replace(fold, options={**fold_options, **fold.options}))
+        check_names(f"{self.name!r} under fold {fold.name!r}", self.options, folded.typed_options)
+        return folded._refuse_rescaled_biases()
+
+    def _replace_fold(self, fold: Fold) -> Method:
+        """The method with another fold, without a check that it fits; a function of the probe becomes its per-layer form."""
+        recipe = self.recipe
+        if isinstance(recipe, LayerSignal):
+            return replace(self, recipe=replace(recipe, fold=fold))
+        assert recipe.per_layer is not None
+        facts = replace(self.facts, native="patch")
+        return replace(self, facts=facts, recipe=replace(recipe.per_layer, fold=fold))
 
     def with_linearisation(self, name: str, point: Linearisation) -> Method:
         """The method with another linearisation.
@@ -209,7 +286,18 @@ class Method:
         SpecError
             If the method's linearisation cannot be replaced, or the method takes no gradient through the layers.
         """
-        return compose.with_linearisation(self, name, point)
+        recipe, facts = self.recipe, self.facts
+        if recipe.fixed_linearisation:
+            raise SpecError(f"{self.name!r} has its own way back through the layers; for another use 'ixg@{name}'")
+        if not facts.class_specific or (isinstance(recipe, ProbeFunction) and facts.backwards == 0):
+            raise SpecError(f"{self.name!r} takes no gradient through the layers, so '@{name}' changes nothing")
+        if isinstance(recipe, ProbeFunction):
+            raise SpecError(
+                f"{self.name!r} takes gradients of the whole model as it is, where '@{name}' does not reach; use 'ixg@{name}'"
+            )
+        return replace(self, recipe=replace(recipe, linearisation=point, linearisation_name=name))
+
+    # ── models ───────────────────────────────────────────────────────────────────────────────────
 
     def for_black_box(self) -> Method:
         """The form that uses pixels only and therefore works for any classifier (a black box).
@@ -223,12 +311,23 @@ class Method:
         SpecError
             If the method has no such form, or an option excludes it.
         """
-        return compose.with_black_box_options(self, capability.black_box_methods(METHODS))
+        if self.black_box is None:
+            raise SpecError(
+                f"{self.name!r} looks inside the model; of a black box ask one of: {black_box_methods(METHODS)}"
+            )
+        for key, needed in self.black_box.items():
+            if self.options.get(key, needed) != needed:
+                raise SpecError(
+                    f"{self.name}({key}={self.options[key]!r}) looks inside the model; of a black box ask {self.name}({key}={needed!r})"
+                )
+        return self.with_options(**self.black_box)
 
     @property
     def capability(self) -> type[BlackBox]:
         """The least that a model must be for this method: `BlackBox`, `Network` or `ViT`."""
-        return capability.needed_capability(self)
+        if self.black_box is not None:
+            return BlackBox
+        return Network if self.works_on_networks else ViT
 
     def for_model(self, vit: BlackBox) -> Method:
         """The form of the method for this kind of model.
@@ -250,12 +349,35 @@ class Method:
         SpecError
             If the method needs more than the model has.
         """
-        return capability.form_for_model(self, vit, METHODS)
+        if isinstance(vit, ViT):
+            return self
+        if isinstance(vit, Network):
+            takes_clips = vit.clip is not None
+            if self.works_on_networks and not (takes_clips and self.settings.get("space") == "pixels"):
+                return self
+            if takes_clips:
+                raise SpecError(
+                    f"{self.spec!r} reads more than states and gradients at blocks, and {vit.name!r} takes clips; of clips ask "
+                    f"one of: {', '.join(name for name in METHODS if METHODS[name].works_on_networks)}"
+                )
+            if self.black_box is None:
+                reason = f" ({vit.reason})" if vit.reason else ""
+                others = ", ".join(name for name in METHODS if METHODS[name].capability is not ViT)
+                raise SpecError(
+                    f"{self.spec!r} needs the parts of a ViT (attention matrices, norms, token removal), and {vit.name!r} is a "
+                    f"network without an adapter{reason}; of a network ask one of: {others}"
+                )
+        return self.for_black_box()
 
     @property
     def works_on_networks(self) -> bool:
         """Whether states and gradients at blocks are enough for this method with these options."""
-        return capability.works_on_networks(self)
+        recipe = self.recipe
+        if not isinstance(recipe, LayerSignal) or recipe.mixing or recipe.needs.only_in_vits:
+            return False
+        if recipe.linearisation.residual or recipe.changes_pass(self.options):
+            return False
+        return self.settings.get("of", "input") in ("input", "output")
 
     def chosen_question(self, question: Any = None, *, scalar: bool = False) -> Any:
         """The score function to explain.
@@ -300,7 +422,10 @@ class Method:
         SpecError
             If the method has no fold.
         """
-        return run.run_tokens(self, probe)
+        if not isinstance(self.recipe, LayerSignal):
+            raise SpecError(f"{self.name!r} does not bring layers together; use one that does, such as 'ixg+plus'")
+        tokens, accounting = run.run_layers(self, self.recipe, probe, self.settings)
+        return tokens if accounting is None else accounting.close(tokens)
 
     def __repr__(self) -> str:
         return f"Method({self.spec!r})"
@@ -327,6 +452,12 @@ class Method:
 
 METHODS: Registry[Method] = Registry("method")
 SPEC_ALIASES: dict[str, str] = {}  # alias in lower case → spec
+
+
+def black_box_methods(methods: Registry[Method]) -> str:
+    """Names of the methods that work for any classifier, separated by commas."""
+    return ", ".join(name for name in methods if methods[name].black_box is not None)
+
 
 OLD_METHODS = {
     "asked": "chosen_question",

@@ -92,9 +92,9 @@ class Option:
         SpecError
             If the value does not fit the annotation.
         """
-        if isinstance(value, list) and has_type(tuple(value), self.annotation):
-            value = tuple(value) if not has_type(value, self.annotation) else value
-        if expected := describe_mismatch(value, self.annotation):
+        if isinstance(value, list) and not examine(value, self.annotation)[0]:
+            value = tuple(value) if examine(tuple(value), self.annotation)[0] else value
+        if expected := examine(value, self.annotation)[1]:
             raise SpecError(f"{owner} cannot take {self.name}={shorten_repr(value)}; {expected}")
         return value
 
@@ -150,11 +150,6 @@ class OptionFunction:
     def pick(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Those of the settings that are options of this function."""
         return {key: settings[key] for key in self.options if key in settings}
-
-
-def as_option_function(function: Callable[..., Any] | None) -> OptionFunction | None:
-    """The function with its options; None for None."""
-    return None if function is None else OptionFunction.of(function)
 
 
 def options_of(function: Callable[..., Any] | None) -> Options:
@@ -216,30 +211,40 @@ def fit_options(owner: str, options: Mapping[str, Any], typed_options: Options) 
     return {key: typed_options[key].fit(owner, value) for key, value in options.items()}
 
 
-def describe_mismatch(value: Any, annotation: Any) -> str:
-    """Description of the expected value, or an empty string if the value fits the annotation."""
+def examine(value: Any, annotation: Any) -> tuple[bool, str]:
+    """Whether the value has the annotated type, and a description of the expected value; "" if the value fits.
+
+    The type is that without limits. A bool is not accepted as a number.
+    """
     origin, arguments = get_origin(annotation), get_args(annotation)
-    if annotation is Any:
-        return ""
     if origin is Annotated:
-        wrong = describe_mismatch(value, arguments[0])
-        return wrong or next((text for rule in arguments[1:] if (text := describe_violation(rule, value))), "")
+        has_type, problem = examine(value, arguments[0])
+        return has_type, problem or next(
+            (text for rule in arguments[1:] if (text := describe_violation(rule, value))), ""
+        )
     if origin is Literal:
         fits = any(type(value) is type(choice_value) and value == choice_value for choice_value in arguments)
-        return "" if fits else f"known: {', '.join(map(repr, arguments))}"
+        has_type = any(type(value) is type(choice_value) for choice_value in arguments)
+        return has_type, "" if fits else f"known: {', '.join(map(repr, arguments))}"
+    problem = ""
     if origin in (Union, UnionType):
-        alternatives = [arm for arm in arguments if has_type(value, arm)]
-        wrong = [describe_mismatch(value, arm) for arm in alternatives]
-        return ("" if "" in wrong else wrong[0]) if wrong else f"expected {describe_type(annotation)}"
-    if not has_type(value, annotation):
-        return f"expected {describe_type(annotation)}"
-    if origin in (tuple, list, Sequence):
-        return next((wrong for inner in value if (wrong := describe_mismatch(inner, arguments[0]))), "")
-    if annotation in (int, float) and isinstance(value, float) and not math.isfinite(value):
-        return "expected a finite number"
-    if annotation in (int, float) and isinstance(value, int) and abs(value) > LARGEST + 1:
-        return f"expected at most {LARGEST} in size"
-    return ""
+        problems = [problem for has_type, problem in (examine(value, arm) for arm in arguments) if has_type]
+        has_type, problem = bool(problems), "" if "" in problems or not problems else problems[0]
+    elif origin in (tuple, list, Sequence):
+        kinds = {tuple: tuple, list: list, Sequence: (tuple, list, range)}[origin]
+        entries = [examine(inner, arguments[0]) for inner in value] if isinstance(value, kinds) else [(False, "")]
+        has_type, problem = all(fits for fits, _ in entries), next((text for _, text in entries if text), "")
+    elif annotation in (int, float):
+        has_type = isinstance(value, int | float if annotation is float else int) and not isinstance(value, bool)
+        if isinstance(value, float) and not math.isfinite(value):
+            problem = "expected a finite number"
+        elif isinstance(value, int) and abs(value) > LARGEST + 1:
+            problem = f"expected at most {LARGEST} in size"
+    elif annotation in (bool, str):
+        has_type = isinstance(value, annotation)
+    else:  # None, or a type without literals, such as a function or a model
+        has_type = value is None or annotation not in (None, NoneType)
+    return has_type, problem if has_type else f"expected {describe_type(annotation)}"
 
 
 def describe_violation(rule: Any, value: Any) -> str:
@@ -250,27 +255,6 @@ def describe_violation(rule: Any, value: Any) -> str:
     if callable(rule):
         rule(value)
     return ""
-
-
-def has_type(value: Any, annotation: Any) -> bool:
-    """Whether the value has the annotated type; limits are ignored, and bool is not accepted as a number."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return has_type(value, arguments[0])
-    if origin is Literal:
-        return any(type(value) is type(choice_value) for choice_value in arguments)
-    if origin in (Union, UnionType):
-        return any(has_type(value, arm) for arm in arguments)
-    if annotation is None or annotation is NoneType:
-        return value is None
-    if annotation in (int, float):
-        return isinstance(value, int | float if annotation is float else int) and not isinstance(value, bool)
-    if annotation in (bool, str):
-        return isinstance(value, annotation)
-    if origin in (tuple, list, Sequence):
-        kinds = {tuple: tuple, list: list, Sequence: (tuple, list, range)}[origin]
-        return isinstance(value, kinds) and all(has_type(inner, arguments[0]) for inner in value)
-    return True  # a type without literals, such as a function or a model
 
 
 NAMES = {int: "int", float: "float", bool: "bool", str: "str", NoneType: "None", None: "None"}

@@ -41,13 +41,11 @@ def smoothgrad_of_layer(
 ) -> TokenScores:
     """Mean absolute gradient at noisy copies of a layer's tokens, summed over channels; layers get the same noise."""
     tokens, chunk = probe.states[layer.index], at_once(probe)
-    sources, total, tally = generators(probe.originals, seed), None, Tally(len(tokens) * samples)
+    sources, total, tally = generators(probe.originals, seed), torch.zeros(()), Tally(len(tokens) * samples)
     for first in range(0, samples, chunk):
         count = min(chunk, samples - first)
         points = tokens[:, None] + sigma * draw_gaussians(tokens.shape[1:], sources, count, tokens.device).to(tokens)
-        part = token_gradients(probe, points, layer.index, linearisation, tally).abs().sum(1)
-        total = part if total is None else total + part
-    assert total is not None
+        total = total + token_gradients(probe, points, layer.index, linearisation, tally).abs().sum(1)
     return layer.full(total / samples).sum(-1)
 
 
@@ -133,15 +131,13 @@ def mean_gradient(
     probe: BlackBoxProbe, noise: Iterable[Noise], samples: int, absolute: bool, channels: Channels
 ) -> PixelMap:
     """(1/S) Σ |∂t/∂x (x + ε)|, reduced over colour channels; without | · | if not `absolute`."""
-    total, tally = None, Tally(len(probe.images) * samples)
+    total, tally = torch.zeros(()), Tally(len(probe.images) * samples)
     for part in noise:
         points = probe.images[:, None] + part
         del part  # frees memory before the graph is built
         gradient = pixel_gradients(probe, points, tally)
-        summed = (gradient.abs() if absolute else gradient).sum(1)
-        total = summed if total is None else total + summed
-        del points, gradient, summed
-    assert total is not None
+        total = total + (gradient.abs() if absolute else gradient).sum(1)
+        del points, gradient
     mean = total / samples
     return mean.sum(1) if channels == "sum" else mean.amax(1)
 
@@ -175,7 +171,7 @@ def mean_path_gradient(
     lin: Linearisation,
 ) -> Tensor:
     """Mean gradient on the straight line from the baseline to `end` [b …]: images, or tokens entering block `start`."""
-    total, chunk, tally = None, at_once(probe), Tally(len(end) * len(nodes))
+    total, chunk, tally = torch.zeros(()), at_once(probe), Tally(len(end) * len(nodes))
     weights = end.new_tensor([weight for _, weight in nodes])  # one transfer: each waits for the GPU
     for first in range(0, len(nodes), chunk):
         points = torch.stack([baseline + (end - baseline) * alpha for alpha, _ in nodes[first : first + chunk]], 1)
@@ -183,10 +179,8 @@ def mean_path_gradient(
             gradients = pixel_gradients(probe, points, tally)
         else:
             gradients = token_gradients(probe, points, start, lin, tally)
-        part = torch.einsum("s,rs...->r...", weights[first : first + chunk], gradients)
-        total = part if total is None else total + part
-        del points, gradients, part  # frees memory before the next graph is built
-    assert total is not None
+        total = total + torch.einsum("s,rs...->r...", weights[first : first + chunk], gradients)
+        del points, gradients  # frees memory before the next graph is built
     return total
 
 

@@ -11,13 +11,11 @@ from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import SpecError
-from vitreous.methods.options import check_choice
 
 ImageTensor = Float[Tensor, "colours H W"]
 Labels = Int[Tensor, "H W"]  # index of each pixel's region, from 0
 
 SQUARES = 14  # per side, for black boxes, which have no patches
-KINDS = ("patches", "slic", "quickshift", "felzenszwalb", "watershed")
 
 
 def regions_of(probe: BlackBoxProbe, kind: str, image: ImageTensor) -> Labels:
@@ -32,7 +30,6 @@ def regions_of(probe: BlackBoxProbe, kind: str, image: ImageTensor) -> Labels:
     image
         The image.
     """
-    check_choice("regions", kind, KINDS)
     if kind == "patches":
         grid = (SQUARES, SQUARES) if probe.black_box else probe.layout.grid
         return number_rectangles((image.shape[-2], image.shape[-1]), grid).to(image.device)
@@ -123,7 +120,6 @@ def many_regions(image: ImageTensor, kinds: Sequence[str], radius: int, stride: 
     """Masks of all regions of several segmentations at several scales (`SCALES`), and of overlapping circles."""
     masks = []
     for kind in kinds:
-        check_choice("regions", kind, (*SCALES, "circles"))
         if kind == "circles":
             masks.append(circles((image.shape[-2], image.shape[-1]), radius, stride).to(image.device))
             continue

@@ -8,7 +8,7 @@ from typing import Any
 from vitreous.methods.fold import Fold
 from vitreous.methods.folds import first
 from vitreous.methods.method import FACTS, METHODS, NEEDS, RECIPE, SPEC_ALIASES, Method
-from vitreous.methods.options import OptionFunction, as_option_function
+from vitreous.methods.options import OptionFunction
 from vitreous.methods.recipe import Facts, LayerNeeds, LayerSignal, ProbeFunction
 
 FUNCTIONS = ("adapt", "pixel", "finish")  # of a `LayerSignal`, each with options of its own
@@ -94,18 +94,16 @@ def make_method(
     title = (function.__doc__ or "").strip().split("\n")[0]
     promised = Facts(**{"title": title, **{key: facts.pop(key) for key in FACTS & facts.keys()}})
     needs = LayerNeeds(**{key: facts.pop(key) for key in NEEDS & facts.keys()})
-    functions = {key: as_option_function(facts.pop(key, None)) for key in FUNCTIONS}
+    functions = {key: OptionFunction.of(facts.pop(key)) for key in FUNCTIONS if facts.get(key) is not None}
     if unknown := sorted(facts.keys() - RECIPE.keys()):
         raise TypeError(f"method {name!r} has unknown keywords: {', '.join(unknown)}")
-    signal = layered if fold is None else function
-    layers = None
-    if signal is not None:
-        layers = LayerSignal(OptionFunction.of(signal), fold or first, needs=needs, **functions, **facts)
+    parts: dict[str, Any] = {"needs": needs, **functions, **facts}
     if fold is not None:
-        assert layers is not None
-        return Method(name, promised, layers, presets or {}, black_box)
-    fixed = facts.get("fixed_linearisation", False)
-    recipe = ProbeFunction(OptionFunction.of(function), layers, needs.attention, fixed, functions["finish"])
+        recipe = LayerSignal(OptionFunction.of(function), fold, **parts)
+    else:
+        layers = None if layered is None else LayerSignal(OptionFunction.of(layered), first, **parts)
+        fixed = facts.get("fixed_linearisation", False)
+        recipe = ProbeFunction(OptionFunction.of(function), layers, needs.attention, fixed, functions.get("finish"))
     return Method(name, promised, recipe, presets or {}, black_box)
 
 

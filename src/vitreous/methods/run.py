@@ -1,12 +1,13 @@
-"""Execution of a method: from the `Probe` to the `Attribution`."""
+"""Execution of a method, from the `Probe` to the `Attribution`, with an account of the biases."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
@@ -15,10 +16,8 @@ from vitreous.capture.network_probe import NetworkProbe
 from vitreous.capture.probe import LayerPass, Probe
 from vitreous.capture.relevance import propagate_relevance
 from vitreous.core.errors import SpecError
-from vitreous.methods.attribution import Attribution
-from vitreous.methods.attribution_rows import change_tensors
-from vitreous.methods.bias_accounting import BiasAccounting
-from vitreous.methods.compose import effective_fold
+from vitreous.methods.attribution import Attribution, change_tensors
+from vitreous.methods.fold import Fold
 from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.recipe import LayerSignal
 from vitreous.models.tensor_types import TokenScores
@@ -67,43 +66,47 @@ def run_layers(
 ) -> tuple[TokenScores, BiasAccounting | None]:
     """Token scores that the fold returns, and the bias accounting if biases are needed."""
     fold, facts, needs = effective_fold(method, recipe), method.facts, recipe.needs
-    with_biases = needs.biases or (scores_add_up(method, recipe, probe) and fold.name == "first")
     layer_pass = LayerPass(
         lin=recipe.linearisation,
         attention=needs.attention and not needs.own_pass,
         gradients=facts.class_specific and not needs.own_pass,
-        biases=with_biases,
+        biases=needs.biases or (scores_add_up(method, recipe, probe) and fold.name == "first"),
         normed=needs.normed,
         presence=needs.presence,
     )
     layer_pass = layer_pass if recipe.adapt is None else recipe.adapt(layer_pass, **recipe.adapt.pick(settings))
     layers = iterate_layers(recipe, probe, layer_pass, fold.first_layer(probe.vit.depth), settings)
-    counted = settings.get("biases") or ("repeat" if settings.get("mode") == "restart" else "once")
-    accounting = BiasAccounting(probe, needs.biases, counted == "repeat")
+    accounting = None
+    if layer_pass.biases:
+        accounting = BiasAccounting(probe, needs.biases, repeats_biases(settings))
+        layers = accounting.watch(layers)
     named_inputs = {"probe": probe, "linearisation": layer_pass.lin}
     inputs = {name: named_inputs[name] for name in recipe.signal.inputs if name in named_inputs}
     options = recipe.signal.pick(settings)
 
     def signal(layer: Layer) -> Tensor:
-        return accounting.add(layer, layer.to_grid(recipe.signal(layer, **inputs, **options)))
+        scores = layer.to_grid(recipe.signal(layer, **inputs, **options))
+        return scores if accounting is None else accounting.add(scores)
 
-    layers = accounting.watch(layers) if with_biases else layers
-    return fold.function(layers, signal, **fold.options), accounting if with_biases else None
+    return fold.function(layers, signal, **fold.options), accounting
+
+
+def effective_fold(method: Method, recipe: LayerSignal) -> Fold:
+    """The fold, with those of the method's options that belong to it."""
+    fold, own, fold_options = recipe.fold, method.registered_fold, recipe.fold.typed_options
+    options = {**fold.options, **{key: value for key, value in method.options.items() if key in fold_options}}
+    if options.get("mode") == "restart" and own is not None and own.name == "rollout":
+        # a restart rolls out with the settings of the method's own roll-out
+        options = {**{key: value for key, value in own.options.items() if key in fold_options}, **options}
+    return replace(fold, options=options)
 
 
 def iterate_layers(
     recipe: LayerSignal, probe: BlackBoxProbe, layer_pass: LayerPass, down_to: int, settings: Settings
 ) -> Iterator[Layer]:
     """Layers from the last to `down_to`, with what the signal reads; `row="cls"` reads them at the class token."""
-    layers = probe.layers(
-        lin=layer_pass.lin,
-        attention=layer_pass.attention,
-        gradients=layer_pass.gradients,
-        biases=layer_pass.biases,
-        normed=layer_pass.normed,
-        presence=layer_pass.presence,
-        down_to=down_to,
-    )
+    contents = {item.name: getattr(layer_pass, item.name) for item in fields(layer_pass) if item.name != "relevance"}
+    layers = probe.layers(**contents, down_to=down_to)
     if recipe.needs.exact_presence:
         layers = with_exact_presence(layers, probe.layers(attention=True, presence=True, down_to=down_to))
     if layer_pass.relevance is not None:
@@ -148,15 +151,6 @@ def run_in_pixels(method: Method, recipe: LayerSignal, probe: BlackBoxProbe, set
     return recipe.pixel(images, gradient, **recipe.pixel.pick(settings))
 
 
-def run_tokens(method: Method, probe: BlackBoxProbe) -> TokenScores:
-    """Scores of the tokens that entered the encoder; see `Method.token_scores`."""
-    recipe = method.recipe
-    if not isinstance(recipe, LayerSignal):
-        raise SpecError(f"{method.name!r} does not bring layers together; use one that does, such as 'ixg+plus'")
-    tokens, accounting = run_layers(method, recipe, probe, method.settings)
-    return tokens if accounting is None else accounting.close(tokens)
-
-
 def build_attribution(method: Method, probe: BlackBoxProbe, scores: Tensor, settings: Settings) -> Attribution:
     """Build the `Attribution`; `scores` are of tokens [r n], patches [r p] or pixels [r H W]."""
     layout, prefix, pixels, finish = probe.layout, None, None, method.recipe.finish
@@ -186,3 +180,66 @@ def score_and_logits(probe: BlackBoxProbe) -> dict[str, Any]:
     with torch.no_grad():
         score = probe.compute_scores(raw, probe.targets)
     return {"score": score, "logits": probe.full_logits.repeat_interleave(k, 0)}
+
+
+# ── biases ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def repeats_biases(settings: Settings) -> bool:
+    """Whether a bias counts at every layer from which it is reached: the option `biases`, by default for restarts."""
+    return (settings.get("biases") or ("repeat" if settings.get("mode") == "restart" else "once")) == "repeat"
+
+
+class BiasAccounting:
+    """Accumulates bias shares while a fold consumes the layers from the last to the first.
+
+    FullGrad counts each bias once, at the token it is added to; with `repeat` it counts at every layer from which it is
+    reached. Other complete methods only need the total, the part of the score that is not attributed to tokens.
+
+    Parameters
+    ----------
+    probe
+        The probe whose layers are read.
+    to_tokens
+        Whether bias shares are added to the token scores.
+    repeat
+        Whether a bias counts at every layer from which it is reached.
+    """
+
+    def __init__(self, probe: BlackBoxProbe, to_tokens: bool, repeat: bool) -> None:
+        self.probe, self.to_tokens, self.repeat = probe, to_tokens, repeat
+        self.total: TokenScores
+        self.elsewhere: Tensor
+        self.starts = 0  # number of signals read
+        self.outside: Tensor = probe.images.new_zeros(())  # bias shares outside of them
+
+    def watch(self, layers: Iterator[Layer]) -> Iterator[Layer]:
+        """Yield the layers while adding up their bias shares."""
+        for place, layer in enumerate(layers):
+            if place == 0:
+                shares = self.probe.bias_shares  # of the head, known once the first layer is there
+                assert shares is not None
+                self.total, self.elsewhere = shares.head, shares.pooled
+            self.total = self.total + layer.biases
+            if layer.unplaced is not None:
+                self.elsewhere = self.elsewhere + layer.unplaced
+            yield layer
+
+    def add(self, signal: Tensor) -> Tensor:
+        """The signal of a layer, plus the bias shares so far if they are repeated at tokens."""
+        self.starts, self.outside = self.starts + 1, self.outside + self.elsewhere
+        if self.to_tokens and self.repeat:
+            return signal + self.total
+        self.outside = self.outside + self.total.sum(-1)
+        return signal
+
+    def missing(self, score: Float[Tensor, " r"], tokens: TokenScores) -> Float[Tensor, " r"]:
+        """Score minus token scores and bias shares, summed over all layers read; `tokens` before `close`."""
+        return self.starts * score - tokens.sum(-1) - self.outside
+
+    def close(self, tokens: TokenScores) -> TokenScores:
+        """Final token scores; bias shares that are not added to tokens are added to `elsewhere`."""
+        if not self.to_tokens:
+            self.elsewhere = self.elsewhere + self.total.sum(-1)
+            return tokens
+        return tokens if self.repeat else tokens + self.total

@@ -142,20 +142,12 @@ def rise_of_masks(
 
 def rise_errors(probe: BlackBoxProbe, scores: Float[Tensor, "r m"], masks: Masks) -> Tensor:
     """Standard error of the mean of score · mask over masks: of each patch's sum [r p], or of each pixel of a black box."""
-    count = scores.shape[1]
-
-    def cells(index: Int[Tensor, " k"]) -> Float[Tensor, "k cells"]:
-        drawn = masks(index)
-        return drawn.flatten(1) if probe.black_box else patch_sums(drawn, probe.layout)
-
-    first: Tensor | float = 0.0
-    second: Tensor | float = 0.0
+    count, first, second = scores.shape[1], torch.zeros(()), torch.zeros(())
     for index in torch.arange(count, device=scores.device).split(64):
-        shares = cells(index).to(scores)
+        drawn = masks(index)
+        shares = (drawn.flatten(1) if probe.black_box else patch_sums(drawn, probe.layout)).to(scores)
         first = first + scores[:, index] @ shares
         second = second + scores[:, index].square() @ shares.square()
-    assert isinstance(first, Tensor)
-    assert isinstance(second, Tensor)
     variance = (second / count - (first / count).square()).clamp(min=0) / max(count - 1, 1)
     stderr = variance.sqrt() if count > 1 else torch.full_like(first, torch.nan)
     return stderr.unflatten(1, probe.layout.size) if probe.black_box else stderr
@@ -209,20 +201,13 @@ def pami(
         for move in moves:
             moved = probe.for_image(image, torch.roll(probe.images[image], move, (-2, -1)))
             masks = many_regions(moved.images[0], kinds, radius, stride)
-            answers = score_regions(moved, masks, fill)
+            rest = blur_images(moved.images) if fill == "blur" else 0.0
+            answers = moved.pixel_score(vary_by_masks(moved.images, masks.__getitem__, len(masks), rest))
             back = (-move[0], -move[1])
-            heat = heat + torch.roll(sum_masks(answers, lambda index, masks=masks: masks[index]), back, (-2, -1))
+            heat = heat + torch.roll(sum_masks(answers, masks.__getitem__), back, (-2, -1))
             count = count + torch.roll(masks.sum(0), back, (-2, -1))
         maps.append(heat / count.clamp(min=1))
     return torch.cat(maps)
-
-
-def score_regions(probe: BlackBoxProbe, regions: Tensor, fill: Fill) -> Float[Tensor, "r m"]:
-    """Score of each region of one image, with the rest blurred or 0 in normalised units."""
-    rest = blur_images(probe.images) if fill == "blur" else 0.0
-    return probe.pixel_score(
-        vary_by_masks(probe.images, lambda index: regions[index].to(probe.images), len(regions), rest)
-    )
 
 
 # ── HSIC ─────────────────────────────────────────────────────────────────────────────────────────

@@ -13,6 +13,7 @@ from vitreous.core.messages import LONGEST, shorten_repr
 from vitreous.methods import folds  # noqa: F401 - registers the folds
 from vitreous.methods.fold import FOLDS
 from vitreous.methods.method import METHODS, SPEC_ALIASES, Method
+from vitreous.methods.options import write_options
 
 LONGEST_SPEC = 4096  # characters
 ESCAPES = "\\'\"ntrxuU"  # escapes that repr writes; Python only warns about unknown ones
@@ -66,8 +67,7 @@ def resolve(spec: str | Method, /, **options: Any) -> Method:
         mode, rest = take_word(rest[1:])
         changes, rest = take_options(rest, text)
         point = linearisation(mode, **changes)
-        inner = ", ".join(f"{key}={value!r}" for key, value in changes.items())
-        resolved = resolved.with_linearisation(f"{mode}({inner})" if inner else mode, point)
+        resolved = resolved.with_linearisation(mode + write_options(changes), point)
     if rest.startswith("+"):
         word, rest = take_word(rest[1:])
         if not word:

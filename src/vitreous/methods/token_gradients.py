@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -19,6 +19,13 @@ from vitreous.models.vit import LinearPool, ViT
 
 Pixels = Float[Tensor, "r colours H W"]
 PixelMap = Float[Tensor, "r H W"]
+
+GRADIENTS: dict[str, Any] = {"family": "Gradients", "class_specific": True}
+DECOMPOSITION: dict[str, Any] = {
+    "family": "Relevance and decomposition",
+    "fixed_linearisation": True,
+    "precision": "bf16",
+}
 
 
 def gradient_of_pixels(images: Pixels, gradient: Pixels, channels: Literal["sum", "abs", "max"] = "sum") -> PixelMap:
@@ -77,16 +84,15 @@ def caution_of_single_norm(method: Method, vit: ViT) -> str:
 
 @method(
     "vanillagrad",
-    family="Gradients",
     formula="sᵢ = Σₖ gᵢₖ, g = ∂t/∂X₀",
     fold=first,
     pixel=gradient_of_pixels,
     caveat=caution_of_zero_sum,
     signed=True,
-    class_specific=True,
     paper="simonyan2014deep",
     precision="float32",
     aliases=("patchgrad", "gradient", "saliency"),
+    **GRADIENTS,
 )
 def vanillagrad(layer: Layer) -> TokenScores:
     """Gradient of the score, summed over a token's channels."""
@@ -95,15 +101,14 @@ def vanillagrad(layer: Layer) -> TokenScores:
 
 @method(
     "vanillagrad_norm",
-    family="Gradients",
     formula="sᵢ = ‖gᵢ‖₂, g = ∂t/∂X₀",
     fold=first,
     pixel=norm_of_pixels,
     signed=False,
-    class_specific=True,
     paper="simonyan2014deep",
     aliases=("vanillagrad:norm2", "vanillagrad-norm"),
     precision="bf16",
+    **GRADIENTS,
 )
 def vanillagrad_norm(layer: Layer) -> TokenScores:
     """Length of the gradient at a token."""
@@ -135,43 +140,35 @@ ixg = token_times_gradient(
 conservativelrp = token_times_gradient(
     "conservativelrp",
     "Conservative LRP: token times gradient with attention and norm statistics held fixed.",
-    family="Relevance and decomposition",
     formula="sᵢ = Σₖ Xᵢₖ g̃ᵢₖ, g̃ = ∂t/∂X₀ with A and every norm's σ held fixed",
     linearisation=CONSERVATIVE,
-    fixed_linearisation=True,
     paper="ali2022xai",
     aliases=("cp-lrp", "cplrp", "alilrp", "conservative-lrp"),
-    precision="bf16",
+    **DECOMPOSITION,
 )
 attnlrp = token_times_gradient(
     "attnlrp",
     "AttnLRP: token times gradient, each product passing half of the relevance to each factor.",
-    family="Relevance and decomposition",
     formula="sᵢ = Σₖ Xᵢₖ g̃ᵢₖ, g̃ = ∂t/∂X₀ with every norm's σ and act(z)/z held fixed, half of it to each factor of AV and QKᵀ",
     linearisation=ATTNLRP,
-    fixed_linearisation=True,
     paper="achtibat2024attnlrp",
-    precision="bf16",
+    **DECOMPOSITION,
 )
 gim = token_times_gradient(
     "gim",
     "GIM: token times gradient, the softmax differentiated at temperature 2, half of the relevance to each factor of a product.",
     formula="sᵢ = Σₖ Xᵢₖ g̃ᵢₖ, g̃ = ∂t/∂X₀ with every norm's σ held fixed, softmax′ at s/2, half of it to each factor of AV and QKᵀ",
     linearisation=GIM,
-    fixed_linearisation=True,
-    family="Relevance and decomposition",
     paper="edin2025gim",
-    precision="bf16",
+    **DECOMPOSITION,
 )
 reslrp = token_times_gradient(
     "reslrp",
     "ResLRP: AttnLRP whose skip connections pass more of the relevance to the branch that has the sign of the sum.",
     formula="sᵢ = Σₖ Xᵢₖ g̃ᵢₖ, g̃ as in AttnLRP; of y = a + b, a gets g̃ · w(a)y / (w(a)a + w(b)b), w(u) = 1 + [uy > 0]",
     linearisation=RESLRP,
-    fixed_linearisation=True,
-    family="Relevance and decomposition",
     paper="berend2026reslrp",
-    precision="bf16",
+    **DECOMPOSITION,
 )
 temper = token_times_gradient(
     "temper",
@@ -190,13 +187,12 @@ temper = token_times_gradient(
 
 @method(
     "cat",
-    family="Gradients",
     formula="sᵢ = Σₗ Σₖ Xₗᵢₖ gₗᵢₖ",
     fold=plus,
     fixed_fold="ixg+{fold}",
     signed=True,
-    class_specific=True,
     paper="qiang2022attcat",
+    **GRADIENTS,
 )
 def cat(layer: Layer, of: Literal["input", "output"] = "input") -> TokenScores:
     """Token times gradient, summed over all layers.
@@ -213,14 +209,13 @@ def cat(layer: Layer, of: Literal["input", "output"] = "input") -> TokenScores:
 
 @method(
     "fullgrad",
-    family="Gradients",
     formula="sᵢ = Σₖ Xᵢₖ gᵢₖ + Σ_b b · ∂t/∂O_bᵢ, b the bias of every layer, O_b that layer's output",
     fold=first,
     biases=True,
     complete=True,
     signed=True,
-    class_specific=True,
     paper="srinivas2019full",
+    **GRADIENTS,
 )
 def fullgrad(layer: Layer) -> TokenScores:
     """Token times gradient, and the share of every bias at the token it is added to."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitreous.capture.layer import Layer
@@ -153,15 +153,21 @@ def alti(
         maps ("almost all-zero").
     """
     attention, values = layer.attention, head_values(layer, "free" if skipplus else "included")
-    goal = layer.output if skipplus else layer.mid
-    norm, spread = second_norm(layer) if skipplus else (None, None)
-    scale = feed_scale(layer) if skipplus else 1.0
+    goal, after_attention = (layer.output, second_norm(layer)) if skipplus else (layer.mid, None)
     eps = (0.0 if skipplus else torch.finfo(values.dtype).tiny) if eps is None else eps
-    rows = [
-        approach_to_output(attention, values, layer.hidden, goal, part, norm, spread, scale, shift)
-        for part in torch.arange(values.shape[2], device=values.device).split(chunk_of(values))
-    ]
-    contribution = torch.cat(rows, 1)
+
+    def approach_output(part: Int[Tensor, " chunk"]) -> Float[Tensor, "r chunk n"]:
+        """relu(‖y_i‖₁ − ‖y_i − v_ij‖₁) for the receiving tokens in `part`."""
+        vectors = torch.einsum("rhij,rhjd->rijd", attention[:, :, part], values)
+        vectors[:, torch.arange(len(part), device=part.device), part] += layer.hidden[:, part]
+        if after_attention is not None:
+            norm, spread = after_attention
+            vectors = vectors + norm(vectors) * feed_scale(layer) / spread[:, part, None]
+        target = goal[:, part]
+        return (target.abs().sum(-1, keepdim=True) - (vectors - target[:, :, None] + shift).abs().sum(-1)).clamp(min=0)
+
+    receivers = torch.arange(values.shape[2], device=values.device).split(chunk_of(values))
+    contribution = torch.cat([approach_output(part) for part in receivers], 1)
     total = contribution.sum(-1, keepdim=True) + eps
     return contribution / (total if undefined == "nan" else torch.where(total == 0, 1, total))
 
@@ -170,17 +176,6 @@ def chunk_of(values: HeadVectors, budget: int = 2**26) -> int:
     """Number of receiving tokens for which [r chunk n d] stays within `budget` bytes."""
     r, _, n, d = values.shape
     return max(1, budget // (r * n * d * values.element_size()))
-
-
-def approach_to_output(attention, values, hidden, goal, part, norm, spread, scale, shift) -> Float[Tensor, "r chunk n"]:
-    """relu(‖y_i‖₁ − ‖y_i − v_ij‖₁) for the receiving tokens in `part`."""
-    vectors = torch.einsum("rhij,rhjd->rijd", attention[:, :, part], values)
-    position = torch.arange(len(part), device=part.device)
-    vectors[:, position, part] += hidden[:, part]
-    if norm is not None:
-        vectors = vectors + norm(vectors) * scale / spread[:, part, None]
-    target = goal[:, part]
-    return (target.abs().sum(-1, keepdim=True) - (vectors - target[:, :, None] + shift).abs().sum(-1)).clamp(min=0)
 
 
 # names of SkipPLUS's released code: roll-outs without the identity, and sums over all layers

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import Positive
-from vitreous.metrics.map_frame import PerRow, resize_map
+from vitreous.metrics.localisation import PerRow, resize_map
 from vitreous.metrics.metric import metric
 from vitreous.metrics.robustness import native_scores
 

@@ -1,37 +1,140 @@
 """Localisation metrics: overlap of the map with the object's mask or box. NaN for images without an object.
 
-Masks are 1 on the object, 0 on the background and −1 where unknown; unknown pixels are left out. A constant map has no
-pixels above its mean.
+Maps, masks and boxes are compared at the size of the masks, or of the model's input. Masks are 1 on the object, 0 on the
+background and −1 where unknown; unknown pixels are left out. A constant map has no pixels above its mean.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int8, Shaped
 from torch import Tensor
 
+from vitreous.core.errors import ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
+from vitreous.methods.map_arrays import resize_maps
 from vitreous.methods.options import Range, Share
-from vitreous.metrics.map_frame import (
-    Boxes,
-    FramedMap,
-    Interpolation,
-    Masks,
-    PerRow,
-    dilate_masks,
-    frame_annotation,
-    frame_map,
-)
 from vitreous.metrics.metric import metric
 from vitreous.metrics.metric_result import Figures, Measured, Parts
 from vitreous.metrics.ranks import average_precision
 
-FACTS: dict[str, Any] = {"family": "localisation", "higher_is_better": True, "bounds": (0, 1)}
+Masks = Shaped[Tensor, "r H W"]  # 1 object, 0 background, −1 ignored; or booleans
+Boxes = Sequence[Shaped[Tensor, "_ 4"] | None]  # None: not annotated
+PerRow = Float[Tensor, " r"]
+Interpolation = Literal["nearest-exact", "nearest", "bilinear", "bicubic"]
+
+FACTS: dict[str, Any] = {
+    "family": "localisation",
+    "higher_is_better": True,
+    "bounds": (0, 1),
+    "affine_invariant": True,
+}
 
 ROUNDING = 1e-14  # relative to the peak: rounding error of interpolating equal scores
+
+
+# ── map, masks and boxes at one size ─────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, eq=False)
+class FramedMap:
+    """A map and the mask of the object at the same size."""
+
+    map: Float[Tensor, "r H W"]  # float64, since scores are compared exactly
+    inside: Bool[Tensor, "r H W"]
+    counted: Bool[Tensor, "r H W"]
+
+    @property
+    def scores(self) -> Float[Tensor, "r n"]:
+        return self.map.flatten(1)
+
+    @cached_property
+    def defined(self) -> Bool[Tensor, " r"]:
+        """Rows with an object and a map without NaN."""
+        return self.inside.flatten(1).any(-1) & self.has_scores
+
+    @property
+    def has_scores(self) -> Bool[Tensor, " r"]:
+        """Rows whose map has no NaN."""
+        return ~self.scores.isnan().any(-1)
+
+    @cached_property
+    def normalised(self) -> Float[Tensor, "r n"]:
+        """The map scaled to [0, 1]; a constant map becomes 0."""
+        low, high = self.scores.amin(-1, keepdim=True), self.scores.amax(-1, keepdim=True)
+        return ((self.scores - low) / (high - low)).where(high > low, 0.0)
+
+    @cached_property
+    def marked(self) -> Bool[Tensor, "r H W"]:
+        """Pixels above the mean of the map; none if it is constant."""
+        return (self.normalised > self.normalised.mean(-1, keepdim=True)).view_as(self.inside)
+
+
+def frame_map(
+    attribution: Attribution, objects: Masks, interpolation: str = "bilinear", ignored: str = "skip"
+) -> FramedMap:
+    """Resize the map to the size of the masks.
+
+    `ignored`: pixels of −1 are left out ("skip") or count as background ("background").
+    """
+    if len(objects) != len(attribution):
+        raise ShapeError(f"there are {len(attribution)} maps and {len(objects)} masks")
+    pixels = resize_map(attribution, (objects.shape[-2], objects.shape[-1]), interpolation)
+    objects = objects.to(pixels.device)
+    counted = torch.ones_like(objects, dtype=torch.bool) if ignored == "background" else objects >= 0
+    return FramedMap(pixels, objects == 1, counted)
+
+
+def resize_map(attribution: Attribution, size: tuple[int, int], interpolation: str) -> Float[Tensor, "r H W"]:
+    """The pixel map if the method has one, else the patch grid, resized in float64; constant maps stay constant."""
+    source = attribution.native_maps.double()
+    first = source[:, :1, :1]
+    constant = (source == first).flatten(1).all(-1)[:, None, None]
+    return torch.where(constant, first, resize_maps(source, size, interpolation))
+
+
+def frame_annotation(
+    attribution: Attribution, objects: Masks | None, boxes: Boxes | None, of: str, interpolation: str
+) -> FramedMap:
+    """FramedMap of the map with masks or boxes as the object; "auto" prefers masks if they are given."""
+    if objects is not None and of != "boxes":
+        return frame_map(attribution, objects, interpolation)
+    if boxes is None or of == "objects":
+        needed = {"auto": "objects=… or boxes=…", "objects": "objects=…", "boxes": "boxes=…"}[of]
+        raise SpecError(f"there is nothing to point at; give {needed}")
+    if len(boxes) != len(attribution):
+        raise ShapeError(f"there are {len(attribution)} maps and boxes of {len(boxes)} images")
+    return frame_map(
+        attribution, draw_boxes(boxes, attribution.layout.size).to(attribution.targets.device), interpolation
+    )
+
+
+def draw_boxes(boxes: Boxes, size: tuple[int, int]) -> Int8[Tensor, "r H W"]:
+    """Masks of half-open boxes x0 y0 x1 y1, truncated to whole pixels; rows without annotation (None) are all −1."""
+    mask = torch.zeros(len(boxes), *size, dtype=torch.int8)
+    for row, several in enumerate(boxes):
+        if several is None:
+            mask[row] = -1
+            continue
+        for x0, y0, x1, y1 in several.reshape(-1, 4).long().clamp(min=0).tolist():
+            mask[row, y0:y1, x0:x1] = 1
+    return mask
+
+
+def dilate_masks(masks: Bool[Tensor, "r H W"], radius: int) -> Bool[Tensor, "r H W"]:
+    """Dilate the masks by a disc of `radius` pixels."""
+    if radius <= 0:
+        return masks
+    step = torch.arange(-radius, radius + 1, device=masks.device)
+    disc = (step[:, None] ** 2 + step**2 <= radius**2).float()
+    return F.conv2d(masks[:, None].float(), disc[None, None], padding=radius)[:, 0] > 0.5
 
 
 # ── segmentation: the map, thresholded at its mean, as a mask ────────────────────────────────────
@@ -64,7 +167,6 @@ def count_pixels(frame: FramedMap, *masks: Tensor) -> list[PerRow]:
 
 @metric(
     **FACTS,
-    affine_invariant=True,
     reduce=pool_accuracy,
     paper="chefer2021transformer",
     formula="Σ [S > mean S] = mask / Σ labelled, pooled over images",
@@ -83,7 +185,6 @@ def pixel_accuracy(attribution: Attribution, objects: Masks, interpolation: Inte
 
 @metric(
     **FACTS,
-    affine_invariant=True,
     reduce=pool_ious,
     paper="chefer2021transformer",
     formula="½ (IoU of the object + IoU of the background), intersections and unions pooled over images",
@@ -103,7 +204,7 @@ def f_score(right: Tensor, marked: Tensor, inside: Tensor) -> Tensor:
     return 2 * right / (marked + inside).clamp(min=1)
 
 
-@metric(**FACTS, affine_invariant=True, formula="2 |marked ∩ object| / (|marked| + |object|)", aliases=("dice",))
+@metric(**FACTS, formula="2 |marked ∩ object| / (|marked| + |object|)", aliases=("dice",))
 def f1(attribution: Attribution, objects: Masks, interpolation: Interpolation = "bilinear") -> PerRow:
     """F1 of the map, thresholded at its mean, over the whole image."""
     frame = frame_map(attribution, objects, interpolation)
@@ -112,7 +213,6 @@ def f1(attribution: Attribution, objects: Masks, interpolation: Interpolation = 
 
 @metric(
     **FACTS,
-    affine_invariant=True,
     paper="chefer2021transformer",
     formula="mean over pixel rows of the row's F1, 0 where it has neither object nor mark",
 )
@@ -133,7 +233,6 @@ def f1_rows(attribution: Attribution, objects: Masks, interpolation: Interpolati
 
 @metric(
     **FACTS,
-    affine_invariant=True,
     paper="chefer2021transformer",
     formula="AP of [1 − S, S] against [background, object], S between 0 and 1: 2·H·W samples",
 )
@@ -152,7 +251,6 @@ def map_two_channel(attribution: Attribution, objects: Masks, interpolation: Int
 
 @metric(
     **FACTS,
-    affine_invariant=True,
     paper="mehri2024skipplus",
     formula="Σ (R_n − R_{n−1}) P_n over distinct scores",
     presets={
@@ -195,7 +293,6 @@ def mask_undefined(frame: FramedMap, max_coverage: float | None, missing: str, s
 
 @metric(
     **FACTS,
-    affine_invariant=True,
     paper="zhang2018top",
     formula="[arg max S ∈ object], peaks of equal height drawn evenly",
     presets={
@@ -233,7 +330,7 @@ def pointing_game(
 
 
 @metric(
-    **FACTS,
+    **{**FACTS, "affine_invariant": False},
     paper="wang2020score",
     formula="Σ_object S⁺ / Σ S⁺",
     presets={"tis": {"of": "boxes", "part": "abs", "max_coverage": 0.5, "missing": "miss"}},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import Any, Literal, get_args
 
@@ -15,10 +15,10 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.progress import pieces
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.options import Option, OptionFunction, check_choice
+from vitreous.methods.options import Option, OptionFunction
 from vitreous.metrics.metric import FIXTURES, Metric, NoClassesError, metric
 from vitreous.metrics.metric_result import Measured
-from vitreous.metrics.order import patch_ranks, pixel_ranks
+from vitreous.metrics.order import count_of, nan_without_order, patch_ranks, pixel_ranks
 from vitreous.models.tensor_types import Images
 
 Class = Literal["predicted", "label", "explained"]
@@ -29,38 +29,63 @@ Index = Int[Tensor, " k"]
 Labels = Int[Tensor, " r"] | None
 # log p of the predicted, true and explained class; log p of the top two classes; log Σ exp; index of the top class
 Table = Float[Tensor, "*any seven"]
-# (visible pixels, index of the image, number of visible pixels) -> images with the other pixels replaced
-Paint = Callable[[Bool[Tensor, "k H W"], Index, Index], Images]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Paint:
+    """How pixels that are not visible are filled in.
+
+    Attributes
+    ----------
+    fill
+        `(visible pixels, index of the image, number of visible pixels)` → images with the other pixels replaced.
+    key
+        What identifies it among the common results of metrics.
+    """
+
+    fill: Callable[[Bool[Tensor, "k H W"], Index, Index], Images]
+    key: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PerturbedOutputs:
-    """Model outputs (see `Table`) of every row at `s` levels of visibility, and of the unchanged images."""
+    """Model outputs (see `Table`) of every row at `s` levels of visibility, beside those of the unchanged images.
+
+    `log_p`, `probability` and `logit` return values at every level, and for the unchanged image.
+    """
 
     table: Float[Tensor, "r s 7"]
-    whole: Float[Tensor, "r 7"]
-    labelled: bool
+    model: PerturbedModel
+
+    @property
+    def whole(self) -> Float[Tensor, "r 7"]:
+        """Outputs of the unchanged images."""
+        return self.model.whole
 
     def log_p(self, track: str) -> tuple[Float[Tensor, "r s"], Float[Tensor, "r 1"]]:
-        """Log-probability of the class `track` at every level, and for the unchanged image."""
+        """Log-probability of the class `track`."""
         place = self.place("track", track)
         return self.table[..., place], self.whole[:, None, place]
 
     def probability(self, track: str) -> tuple[Float[Tensor, "r s"], Float[Tensor, "r 1"]]:
-        """Probability of the class `track` at every level, and for the unchanged image."""
+        """Probability of the class `track`."""
         visible, whole = self.log_p(track)
         return visible.exp(), whole.exp()
 
-    def hits(self, judge: str, classes: Int[Tensor, "r 3"]) -> Float[Tensor, "r s"]:
+    def logit(self, track: str) -> tuple[Float[Tensor, "r s"], Float[Tensor, "r 1"]]:
+        """Logit of the class `track`."""
+        visible, whole = self.log_p(track)
+        return visible + self.table[..., 5], whole + self.whole[:, None, 5]
+
+    def hits(self, judge: str) -> Float[Tensor, "r s"]:
         """1 where the top class is the class `judge`, else 0; NaN where that class or the output is unknown."""
-        judged_class = classes[:, None, self.place("judge", judge)]
+        judged_class = self.model.classes[:, None, self.place("judge", judge)]
         hit = (self.table[..., 6] == judged_class).to(self.table)
         return hit.where((judged_class >= 0) & ~self.table[..., 3].isnan(), torch.nan)
 
     def place(self, name: str, value: str) -> int:
         """Column of a class choice in the table; SpecError if it is "label" and no labels were given."""
-        check_choice(name, value, CLASSES)
-        if value == "label" and not self.labelled:
+        if value == "label" and self.model.labels is None:
             raise SpecError(f"{name}='label' needs {FIXTURES['labels']}; or choose 'predicted' or 'explained'")
         return CLASSES.index(value)
 
@@ -88,18 +113,29 @@ class PerturbedModel:
     labels
         True class of every row, −1 where it is not known; None if none is.
     memo
-        Common results of the metrics of one batch; None starts with none.
+        Common results of the metrics of one batch.
     """
 
     attribution: Attribution
     probe: BlackBoxProbe
     labels: Labels = None
-    memo: Memo | None = None
+    memo: Memo = field(default_factory=dict)
 
-    @cached_property
-    def results(self) -> Memo:
-        """Common results by key."""
-        return {} if self.memo is None else self.memo
+    def get_or_compute(self, key: Any, make: Callable[[], Any]) -> Any:
+        """The common result of this key; `make` computes it the first time."""
+        if key not in self.memo:
+            self.memo[key] = make()
+        return self.memo[key]
+
+    @property
+    def patch_ranks(self) -> Int[Tensor, "r p"]:
+        """Rank of every patch, 0 for the highest score."""
+        return self.get_or_compute("patch ranks", lambda: patch_ranks(self.attribution, self.probe))
+
+    @property
+    def pixel_ranks(self) -> Int[Tensor, "r n"]:
+        """Rank of every pixel, 0 for the highest score."""
+        return self.get_or_compute("pixel ranks", lambda: pixel_ranks(self.attribution, self.probe))
 
     @cached_property
     def classes(self) -> Int[Tensor, "r 3"]:
@@ -115,29 +151,22 @@ class PerturbedModel:
             raise ShapeError(f"there is no class {int(true_classes[outside][0])}; the model has {logits.shape[-1]}")
         return torch.stack([predicted, true_classes, explained], 1)
 
-    def outputs(self, table: Float[Tensor, "r s 7"]) -> PerturbedOutputs:
-        """A table of outputs, beside those of the unchanged images."""
-        return PerturbedOutputs(table, self.whole, self.labels is not None)
-
     @cached_property
     def whole(self) -> Float[Tensor, "r 7"]:
         """Outputs of the unchanged images."""
         return reduce_logits(self.probe.full_logits.repeat_interleave(self.probe.targets_per_image, 0), self.classes)
 
-    def hits(self, outputs: PerturbedOutputs, judge: str) -> Float[Tensor, "r s"]:
-        """1 where the top class is the class `judge`, else 0; see `PerturbedOutputs.hits`."""
-        return outputs.hits(judge, self.classes)
-
-    def logits_table(self, logits: Float[Tensor, "r s c"]) -> Float[Tensor, "r s 7"]:
-        """Table of the logits of `s` variants of every row."""
+    def outputs_of_logits(self, logits: Float[Tensor, "r s c"]) -> PerturbedOutputs:
+        """Outputs of `s` variants of every row, given their logits."""
         classes = self.classes[:, None].expand(-1, logits.shape[1], -1)
-        return reduce_logits(logits.flatten(0, 1), classes.flatten(0, 1)).unflatten(0, logits.shape[:2])
+        table = reduce_logits(logits.flatten(0, 1), classes.flatten(0, 1))
+        return PerturbedOutputs(table.unflatten(0, logits.shape[:2]), self)
 
     @torch.no_grad()
-    def pixel_table(
+    def outputs_of_pixels(
         self, numbers: Int[Tensor, " s"], visible: Callable[[Index, Index], Bool[Tensor, "k H W"]], paint: Paint
-    ) -> Float[Tensor, "r s 7"]:
-        """Table of partially visible images, which are built, run and reduced piece by piece, to limit memory.
+    ) -> PerturbedOutputs:
+        """Outputs of partially visible images, which are built, run and reduced piece by piece, to limit memory.
 
         Parameters
         ----------
@@ -153,43 +182,53 @@ class PerturbedModel:
         def run_piece(piece: slice) -> Float[Tensor, "k 7"]:
             index = torch.arange(piece.start, piece.stop, device=classes.device)
             row, number = index // count, numbers[index % count]
-            images = paint(visible(row, number), row // probe.targets_per_image, number)
+            images = paint.fill(visible(row, number), row // probe.targets_per_image, number)
             return reduce_logits(probe.class_logits(probe.run_model(images)), classes[row])
 
         tables = [table for _, table in pieces(run_piece, len(classes) * count, probe.images_that_fit)]
-        return torch.cat(tables).unflatten(0, (len(classes), count))
+        return PerturbedOutputs(torch.cat(tables).unflatten(0, (len(classes), count)), self)
 
     def outputs_with_tokens(self, side: str, counts: Sequence[int]) -> PerturbedOutputs:
         """Model outputs when only the `counts` highest ("top") or lowest ("bottom") patches enter the encoder."""
-        rank = get_or_compute(self.results, "patch ranks", lambda: patch_ranks(self.attribution, self.probe))
+        rank = self.patch_ranks
 
-        def compute(missing: list[int]) -> Float[Tensor, "r s 7"]:
-            keep = find_visible(rank[:, None], torch.tensor(missing, device=rank.device)[:, None], side)
-            return self.logits_table(self.probe.logits(keep))
+        def compute(missing: Index) -> PerturbedOutputs:
+            return self.outputs_of_logits(self.probe.logits(find_visible(rank[:, None], missing[:, None], side)))
 
-        return self.outputs(
-            outputs_by_count(self.results, ("tokens", side), counts, compute, {rank.shape[1]: self.whole})
-        )
+        return self._outputs_by_count(("tokens", side), counts, rank, compute)
 
-    def outputs_with_pixels(
-        self, side: str, counts: Sequence[int], paint: Paint, key: tuple[Any, ...]
-    ) -> PerturbedOutputs:
-        """Model outputs when only the `counts` highest ("top") or lowest ("bottom") pixels of the image are visible.
-
-        `paint` fills in the other pixels; `key` identifies it in the memo.
-        """
-        rank = get_or_compute(self.results, "pixel ranks", lambda: pixel_ranks(self.attribution, self.probe))
+    def outputs_with_pixels(self, side: str, counts: Sequence[int], paint: Paint) -> PerturbedOutputs:
+        """Model outputs when only the `counts` highest ("top") or lowest ("bottom") pixels of the image are visible."""
+        rank = self.pixel_ranks
         size = tuple(self.probe.images.shape[-2:])
 
         def visible(row: Index, count: Index) -> Bool[Tensor, "k H W"]:
             return find_visible(rank[row], count[:, None], side).unflatten(1, size)
 
-        def compute(missing: list[int]) -> Float[Tensor, "r s 7"]:
-            return self.pixel_table(torch.tensor(missing, device=rank.device), visible, paint)
+        def compute(missing: Index) -> PerturbedOutputs:
+            return self.outputs_of_pixels(missing, visible, paint)
 
-        return self.outputs(
-            outputs_by_count(self.results, ("pixels", side, *key), counts, compute, {rank.shape[1]: self.whole})
-        )
+        return self._outputs_by_count(("pixels", side, *paint.key), counts, rank, compute)
+
+    def outputs_without_pixels(self, levels: Sequence[float], order: str, paint: Paint) -> PerturbedOutputs:
+        """Model outputs when these shares of the pixels are removed, the highest ("descending") or the lowest first."""
+        pixels = self.probe.images.shape[-2] * self.probe.images.shape[-1]
+        counts = [pixels - count_of(level, pixels) for level in levels]
+        return self.outputs_with_pixels("bottom" if order == "descending" else "top", counts, paint)
+
+    def _outputs_by_count(
+        self,
+        key: tuple[Any, ...],
+        counts: Sequence[int],
+        rank: Int[Tensor, "r n"],
+        compute: Callable[[Index], PerturbedOutputs],
+    ) -> PerturbedOutputs:
+        """Outputs for every count; `compute` computes only the counts that are not in the memo yet."""
+        tables = self.get_or_compute(key, lambda: {rank.shape[1]: self.whole})
+        if missing := sorted(set(counts) - tables.keys()):
+            outputs = compute(torch.tensor(missing, device=rank.device))
+            tables.update(zip(missing, outputs.table.unbind(1), strict=True))
+        return PerturbedOutputs(torch.stack([tables[count] for count in counts], 1), self)
 
 
 def perturbation_metric(
@@ -197,12 +236,14 @@ def perturbation_metric(
 ) -> Callable[[Callable[..., Measured]], Metric]:
     """Decorator that registers a function `(model, **options)` of a `PerturbedModel` as a metric.
 
+    Maps with a NaN have no order; their scores, curve and parts are NaN.
+
     Parameters
     ----------
     name, description
         Name and docstring of the metric; those of the function by default.
     **facts
-        As for `metric`.
+        As for `metric`; the family is "faithfulness" by default, and the metric does not change with a·map + b.
     """
 
     def register(function: Callable[..., Measured]) -> Metric:
@@ -214,36 +255,19 @@ def perturbation_metric(
             memo: Memo | None = None,
             **options: Any,
         ) -> Measured:
-            return function(PerturbedModel(attribution, probe, labels, memo), **options)
+            model = PerturbedModel(attribution, probe, labels, {} if memo is None else memo)
+            return nan_without_order(attribution, function(model, **options))
 
         measure.__doc__ = description or function.__doc__
         optional_inputs = {name: Option(name, None) for name in ("labels", "memo")}
         options = OptionFunction.of(function).options
-        return metric(name, **facts)(OptionFunction(measure, ("attribution", "probe"), {**optional_inputs, **options}))
+        facts_with_defaults = {"family": "faithfulness", "affine_invariant": True, **facts}
+        return metric(name, **facts_with_defaults)(
+            OptionFunction(measure, ("attribution", "probe"), {**optional_inputs, **options})
+        )
 
     return register
 
 
 def find_visible(rank: Int[Tensor, "*any"], count: Int[Tensor, "*some"], side: str) -> Bool[Tensor, "*all"]:
     return rank < count if side == "top" else rank >= rank.shape[-1] - count
-
-
-def outputs_by_count(
-    memo: Memo,
-    key: tuple[Any, ...],
-    counts: Sequence[int],
-    compute: Callable[[list[int]], Float[Tensor, "r s 7"]],
-    known_tables: dict[int, Float[Tensor, "r 7"]],
-) -> Float[Tensor, "r s 7"]:
-    """Outputs for every count; `compute` computes only the counts that are not in the memo yet."""
-    tables = memo.setdefault(key, {})
-    tables.update({count: table for count, table in known_tables.items() if count not in tables})
-    if missing := sorted(set(counts) - tables.keys()):
-        tables.update(zip(missing, compute(missing).unbind(1), strict=True))
-    return torch.stack([tables[count] for count in counts], 1)
-
-
-def get_or_compute(memo: Memo, key: str, make: Callable[[], Tensor]) -> Tensor:
-    if key not in memo:
-        memo[key] = make()
-    return memo[key]

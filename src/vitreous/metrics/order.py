@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,7 +15,6 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.options import check_choice
 from vitreous.methods.random_control import generators
 from vitreous.metrics.metric_result import Measured
 
@@ -24,7 +23,6 @@ TWENTIETHS = tuple(twentieth / 20 for twentieth in range(21))
 Order = Literal["descending", "ascending"]
 Area = Literal["normalised", "trapezoid", "mean"]
 Show = Literal["fraction", "percent", "complement"]
-AREAS, SHOWS = get_args(Area), get_args(Show)
 
 Scores = Float[Tensor, "r n"]
 Ranks = Int[Tensor, "r n"]
@@ -33,7 +31,7 @@ Ranks = Int[Tensor, "r n"]
 
 
 def patch_ranks(attribution: Attribution, probe: BlackBoxProbe) -> Ranks:
-    """Rank of every patch, 0 for the highest score; ties in a random order drawn from the content of the image.
+    """Rank of every patch, 0 for the highest score; see `rank_cells`.
 
     Raises
     ------
@@ -51,9 +49,12 @@ def patch_ranks(attribution: Attribution, probe: BlackBoxProbe) -> Ranks:
         raise ShapeError(
             f"the map has {attribution.patches.shape[1]} patches and {probe.vit.name!r} sees {probe.layout.patches}; it was made for another model or size"
         )
-    return rank_scores(
-        attribution.patches, lambda: repeat_per_target(draw_cell_order(probe, probe.layout.patches), probe)
-    )
+    return rank_cells(attribution.patches, probe)
+
+
+def rank_cells(scores: Scores, probe: BlackBoxProbe) -> Ranks:
+    """Rank of every cell, such as a patch; ties in a random order drawn from the content of the image."""
+    return rank_scores(scores, lambda: repeat_per_target(draw_cell_order(probe, scores.shape[1]), probe))
 
 
 def pixel_scores(attribution: Attribution, probe: BlackBoxProbe) -> Scores:
@@ -140,7 +141,6 @@ def area_under(curve: Float[Tensor, "r s"], levels: Sequence[float], area: str) 
     "trapezoid": the trapezoidal rule; "normalised": that area divided by the width of the levels; "mean": the mean of
     the points.
     """
-    check_choice("area", area, AREAS)
     if area == "mean":
         return curve.mean(-1)
     if len(levels) < 2:
@@ -156,12 +156,10 @@ def area_under(curve: Float[Tensor, "r s"], levels: Sequence[float], area: str) 
 
 def convert_scores(scores: Float[Tensor, " r"], show: str) -> Float[Tensor, " r"]:
     """Scores as "fraction", in "percent", or as "complement", 100 − percent."""
-    check_choice("show", show, SHOWS)
     return scores if show == "fraction" else 100 * scores if show == "percent" else 100 - 100 * scores
 
 
 def summarise_curve(
-    attribution: Attribution,
     curve: Float[Tensor, "r s"],
     levels: Sequence[float],
     area: str = "normalised",
@@ -174,8 +172,6 @@ def summarise_curve(
 
     Parameters
     ----------
-    attribution
-        The maps; those with a NaN have no order, and their scores are NaN.
     curve
         One value per row and level.
     levels
@@ -195,7 +191,7 @@ def summarise_curve(
     -------
     Measured
     """
-    measured = Measured(
+    return Measured(
         scores=convert_scores(area_under(curve, levels, area), show),
         curve=curve,
         levels=levels,
@@ -203,7 +199,6 @@ def summarise_curve(
         protocol=protocol,
         flipped=turned != (show == "complement"),
     )
-    return nan_without_order(attribution, measured)
 
 
 def nan_without_order(attribution: Attribution, measured: Measured) -> Measured:

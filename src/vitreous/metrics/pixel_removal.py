@@ -1,28 +1,64 @@
-"""Insertion and deletion of pixels against a baseline image, as in RISE and TIS."""
+"""Faithfulness by replacing pixels.
+
+Insertion and deletion of pixels against a baseline image, as in RISE and TIS. Blackening the highest or the lowest pixels
+first: accuracy and probability (Chefer, TokenTM). Imputing pixels: ROAD. Removing one cell of the image at a time: IDSDS.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.pixels import ImageVariants
 from vitreous.core.errors import SpecError
-from vitreous.methods.options import Count, Seed
-from vitreous.metrics.baselines import Baseline, Space, baseline_of, paint_baseline
+from vitreous.methods.options import Count, Positive, Range, Seed, Share
 from vitreous.metrics.metric import Metric
 from vitreous.metrics.metric_result import Measured
-from vitreous.metrics.model_outputs import Class, PerturbedModel, PerturbedOutputs, get_or_compute, perturbation_metric
-from vitreous.metrics.order import SHOWS, Area, Show, summarise_curve
+from vitreous.metrics.model_outputs import Class, Index, PerturbedModel, PerturbedOutputs, perturbation_metric
+from vitreous.metrics.order import (
+    TENTHS,
+    TWENTIETHS,
+    Area,
+    Levels,
+    Order,
+    Show,
+    check_levels,
+    pixel_scores,
+    summarise_curve,
+)
+from vitreous.metrics.pixel_fills import Baseline, Space, paint_baseline, paint_imputed
+from vitreous.metrics.ranks import spearman
+from vitreous.models.tensor_types import Images
 
-FACTS: dict[str, Any] = {
-    "family": "faithfulness",
-    "affine_invariant": True,
-    "paper": "petsiuk2018rise",
-    "trial": {"steps": 8, "baseline": "black"},
+FLOOR = math.log(1e-12)  # lower limit of log-probabilities, so that lodds stays bounded
+BLACKENING = {"forwards": "1 + levels", "trial": {"levels": (0.25, 0.5, 0.75)}}
+ACCURACY = {
+    **BLACKENING,
+    "bounds": (0, 1),
+    "paper": "chefer2021transformer",
+    "presets": {
+        "chefer": {"levels": TENTHS, "clean": False, "judge": "label"},
+        "transformerinterp": {"levels": TENTHS, "clean": True, "empty": 0.0, "judge": "label", "area": "trapezoid"},
+        "tokentm": {"levels": TWENTIETHS, "judge": "label", "area": "trapezoid", "show": "percent"},
+    },
 }
+CHANGE = {
+    **BLACKENING,
+    "paper": "wu2024token",
+    "presets": {"tokentm": {"levels": TWENTIETHS, "track": "predicted"}},
+}
+INSERTION: dict[str, Any] = {"paper": "petsiuk2018rise", "trial": {"steps": 8, "baseline": "black"}}
 TIS = {"steps": 224, "start": False, "area": "mean", "space": "normalised", "track": "label"}
 RISE = {"steps": 224, "start": True, "area": "normalised", "space": "normalised", "track": "predicted"}
+
+
+# ── a baseline image ─────────────────────────────────────────────────────────────────────────────
 
 
 def count_replaced_pixels(pixels: int, steps: int, start: bool) -> list[int]:
@@ -38,15 +74,6 @@ def count_replaced_pixels(pixels: int, steps: int, start: bool) -> list[int]:
     return [0, *gone] if start else gone
 
 
-def outputs_over_baseline(
-    model: PerturbedModel, side: str, counts: list[int], baseline: str, space: str = "pixels", seed: int = 0
-) -> PerturbedOutputs:
-    """Model outputs when `counts` pixels are from the image and the others from the baseline."""
-    key = (baseline, space, *((seed,) if baseline == "random" else ()))
-    rest = get_or_compute(model.results, f"baseline {key}", lambda: baseline_of(model.probe, baseline, space, seed))
-    return model.outputs_with_pixels(side, counts, paint_baseline(model.probe, rest), key)
-
-
 def probability_curve(
     model: PerturbedModel, insert: bool, baseline: str, space: str, steps: int, start: bool, track: str, seed: int
 ) -> tuple[Float[Tensor, "r s"], list[float]]:
@@ -54,7 +81,7 @@ def probability_curve(
     pixels = model.probe.images.shape[-2] * model.probe.images.shape[-1]
     gone = count_replaced_pixels(pixels, steps, start)
     counts, side = (gone, "top") if insert else ([pixels - count for count in gone], "bottom")
-    outputs = outputs_over_baseline(model, side, counts, baseline, space, seed)
+    outputs = model.outputs_with_pixels(side, counts, paint_baseline(model, baseline, space, seed))
     return outputs.probability(track)[0], [count / pixels for count in gone]
 
 
@@ -73,9 +100,11 @@ def pixel_metric(name: str, description: str, default: Baseline, *, insert: bool
         seed: Seed = 0,
     ) -> Measured:
         curve, levels = probability_curve(model, insert, baseline, space, steps, start, track, seed)
-        return summarise_curve(model.attribution, curve, levels, area, show)
+        return summarise_curve(curve, levels, area, show)
 
-    return perturbation_metric(name, description, bounds=(0, 1), forwards="1 + steps", **FACTS, **facts)(probability)
+    return perturbation_metric(name, description, bounds=(0, 1), forwards="1 + steps", **INSERTION, **facts)(
+        probability
+    )
 
 
 insertion = pixel_metric(
@@ -109,7 +138,7 @@ deletion = pixel_metric(
     bounds=(-1, 1),
     forwards="1 + 2 steps",
     presets={"tis": TIS, "rise": {**RISE, "baseline": ("blur-rise", "black")}},
-    **FACTS,
+    **INSERTION,
 )
 def insertion_minus_deletion(
     model: PerturbedModel,
@@ -124,7 +153,7 @@ def insertion_minus_deletion(
 ) -> Measured:
     """Insertion minus deletion; options as for `insertion`, and `baseline` may be a pair, ("blur", "black")."""
     if show == "complement":
-        raise SpecError(f"show={show!r} has no meaning for a difference; known: {', '.join(map(repr, SHOWS[:2]))}")
+        raise SpecError(f"show={show!r} has no meaning for a difference; known: 'fraction', 'percent'")
     pair = (baseline, baseline) if isinstance(baseline, str) else tuple(baseline)
     if len(pair) != 2:
         raise SpecError(f"baseline={baseline!r}; give one baseline, or one for insertion and one for deletion")
@@ -133,4 +162,203 @@ def insertion_minus_deletion(
         for insert, own_baseline in zip((True, False), pair, strict=True)
     )
     parts = {"insertion": inserted, "deletion": deleted}
-    return summarise_curve(model.attribution, inserted - deleted, levels, area, show, parts=parts)
+    return summarise_curve(inserted - deleted, levels, area, show, parts=parts)
+
+
+# ── black pixels ─────────────────────────────────────────────────────────────────────────────────
+
+
+def outputs_with_black_pixels(model: PerturbedModel, levels: Sequence[float], order: str) -> PerturbedOutputs:
+    """Model outputs with the given fractions of pixels set to black (0 before normalisation)."""
+    return model.outputs_without_pixels(levels, order, paint_baseline(model, "black"))
+
+
+# ── accuracy with black pixels ───────────────────────────────────────────────────────────────────
+
+
+def accuracy_metric(name: str, description: str, order: Order, **facts: Any) -> Metric:
+    """Register the area under the accuracy as the first pixels of an order become black."""
+
+    def accuracy(
+        model: PerturbedModel,
+        levels: Levels = TENTHS,
+        clean: bool = True,
+        empty: Share | None = None,
+        judge: Class = "label",
+        area: Area = "normalised",
+        show: Show = "fraction",
+    ) -> Measured:
+        levels = check_levels("levels", levels)
+        levels = (0.0, *levels) if clean and levels[0] > 0 else levels
+        outputs = outputs_with_black_pixels(model, levels, order)
+        curve, parts = outputs.hits(judge), output_changes(outputs, judge)
+        if empty is not None and levels[-1] < 1:
+            levels = (*levels, 1.0)
+            curve = torch.cat([curve, torch.full_like(curve[:, :1], empty)], 1)
+        return summarise_curve(curve, levels, area, show, parts=parts)
+
+    return perturbation_metric(name, description, **ACCURACY, **facts)(accuracy)
+
+
+positive_auc = accuracy_metric(
+    "positive_auc",
+    """Accuracy as the highest pixels become black.
+
+    `judge`: the class that counts as right ("label", as published also where the predicted class is explained; "predicted",
+    "explained"). `clean`: the original image is a point of the curve. `empty`: the accuracy assumed for the black image.
+    The parts are what published code stores beside the hits: how the largest probability and logit change, and
+    log p(right class) − log p(second class), 0 where the right class is second.
+    """,
+    "descending",
+    higher_is_better=False,
+    formula="area under r ↦ [arg max f(x, the top r of pixels black) = label]",
+)
+negative_auc = accuracy_metric(
+    "negative_auc",
+    "Accuracy as the lowest pixels become black; options and parts as for `positive_auc`.",
+    "ascending",
+    higher_is_better=True,
+    formula="area under r ↦ [arg max f(x, the lowest r of pixels black) = label]",
+)
+
+
+def output_changes(outputs: PerturbedOutputs, judge: str) -> dict[str, Float[Tensor, "r s"]]:
+    """Changes of the largest probability and the largest logit, whichever class they belong to, and the lead.
+
+    The lead is log p of the class `judge` minus log p of the second class.
+    """
+    table, whole = outputs.table, outputs.whole[:, None]
+    return {
+        "probability_change": table[..., 3].exp() - whole[..., 3].exp(),
+        "logit_change": (table[..., 3] + table[..., 5]) - (whole[..., 3] + whole[..., 5]),
+        "lead": outputs.log_p(judge)[0] - table[..., 4],
+    }
+
+
+# ── probability with black pixels ────────────────────────────────────────────────────────────────
+
+
+@perturbation_metric(
+    higher_is_better=True,
+    formula="mean over r of p(x) − p(x, the top r of pixels black)",
+    bounds=(-1, 1),
+    **CHANGE,
+)
+def aopc(
+    model: PerturbedModel,
+    levels: Levels = TWENTIETHS,
+    track: Class = "explained",
+    order: Order = "descending",
+    area: Area = "mean",
+) -> Measured:
+    """Decrease of the probability as the highest pixels become black, averaged over the levels.
+
+    `track`: the class whose probability it is ("predicted", "label", "explained"). `order="ascending"`: the lowest pixels first.
+    """
+    levels = check_levels("levels", levels)
+    visible, whole = outputs_with_black_pixels(model, levels, order).probability(track)
+    return summarise_curve(whole - visible, levels, area, turned=order == "ascending")
+
+
+@perturbation_metric(
+    higher_is_better=False,
+    formula="mean over r of ln p(x, the top r of pixels black) − ln p(x)",
+    bounds=(FLOOR, -FLOOR),
+    **CHANGE,
+)
+def lodds(
+    model: PerturbedModel,
+    levels: Levels = TWENTIETHS,
+    track: Class = "explained",
+    order: Order = "descending",
+    area: Area = "mean",
+) -> Measured:
+    """Change of the log-probability as the highest pixels become black, averaged over the levels; options as for `aopc`."""
+    levels = check_levels("levels", levels)
+    visible, whole = outputs_with_black_pixels(model, levels, order).log_p(track)
+    curve = visible.clamp(min=FLOOR) - whole.clamp(min=FLOOR)
+    return summarise_curve(curve, levels, area, turned=order == "ascending")
+
+
+# ── imputed pixels ───────────────────────────────────────────────────────────────────────────────
+
+
+@perturbation_metric(
+    higher_is_better=False,
+    formula="area under r ↦ [arg max f(x, the top r of pixels filled in from their neighbours) = label]",
+    bounds=(0, 1),
+    forwards="1 + levels",
+    paper="rong2022consistent",
+    trial={"levels": (0.25, 0.5, 0.75)},
+    presets={"released": {"levels": (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9), "noise": 0.01, "judge": "label"}},
+)
+def road(
+    model: PerturbedModel,
+    levels: Levels = TENTHS,
+    judge: Class = "label",
+    order: Order = "descending",
+    noise: Positive = 0.01,
+    area: Area = "normalised",
+    show: Show = "fraction",
+    seed: Seed = 0,
+) -> Measured:
+    """Accuracy as the highest pixels are filled in from their neighbours.
+
+    Every missing pixel is the weighted mean of its eight neighbours, all of them at once, and noise of deviation `noise` (of
+    values in [0, 1]) hides which pixels they are. `judge`: "label", "predicted" or "explained"; `order="ascending"`:
+    the lowest pixels first. The part `probability` is the mean probability of the predicted class.
+    """
+    levels = check_levels("levels", levels)
+    if levels[-1] == 1:
+        raise SpecError("levels end below 1: of an image without a pixel nothing can be filled in")
+    outputs = model.outputs_without_pixels(levels, order, paint_imputed(model.probe, noise, seed))
+    parts = {"probability": outputs.probability("predicted")[0]}
+    return summarise_curve(outputs.hits(judge), levels, area, show, order == "ascending", parts)
+
+
+# ── single cells ─────────────────────────────────────────────────────────────────────────────────
+
+
+@perturbation_metric(
+    higher_is_better=True,
+    formula="Spearman ρ over cells of Σ_cell S and f(x) − f(x without the cell)",
+    bounds=(-1, 1),
+    forwards="1 + cells²",
+    paper="hesse2024benchmarking",
+    trial={"cells": 2},
+)
+def idsds(
+    model: PerturbedModel,
+    cells: Annotated[int, Range(2, 256)] = 4,
+    baseline: Baseline = "black",
+    space: Space = "normalised",
+    track: Class = "explained",
+    seed: Seed = 0,
+) -> Measured:
+    """Rank correlation between the score of an image cell and the decrease of the logit without it.
+
+    In-domain in the authors' sense for a model that was trained on images with missing cells; for others it is their
+    single-deletion score. NaN if all cells have the same score or the same effect.
+    """
+    attribution, probe = model.attribution, model.probe
+    cell = number_cells(probe, cells)
+    paint = paint_baseline(model, baseline, space, seed)
+
+    def make(row: Index, subset: Index) -> Images:
+        return paint.fill(cell != subset[:, None, None], row, subset)
+
+    logits = probe.pixel_logits(ImageVariants(len(probe.images), cells**2, make))
+    left, whole = model.outputs_of_logits(logits.repeat_interleave(probe.targets_per_image, 0)).logit(track)
+    drop = whole - left
+    scores = pixel_scores(attribution, probe)
+    sums = scores.new_zeros(len(scores), cells**2).index_add_(1, cell.flatten(), scores)
+    return Measured(spearman(sums, drop.to(sums)).to(sums), curve=drop, levels=range(cells**2))
+
+
+def number_cells(probe: BlackBoxProbe, cells: int) -> Tensor:
+    """Index of the cell at every pixel [H W]; SpecError if `cells` x `cells` do not divide the image evenly."""
+    height, width = probe.images.shape[-2:]
+    if height % cells or width % cells:
+        raise SpecError(f"cells={cells!r}; at least 2 x 2 cells must divide an image of {height} x {width} evenly")
+    down, right = (torch.arange(length, device=probe.images.device) * cells // length for length in (height, width))
+    return down[:, None] * cells + right

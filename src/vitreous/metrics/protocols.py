@@ -10,7 +10,7 @@ Protocols are the files `vitreous/published/protocols/*.toml`. This module does 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 
@@ -76,30 +76,17 @@ class Protocol:
     @property
     def metrics(self) -> tuple[str, ...]:
         """Distinct metric specs."""
-        return unique_values(column.metric for column in self.columns.values())
+        return tuple(dict.fromkeys(column.metric for column in self.columns.values()))
 
     @property
     def methods(self) -> tuple[str, ...]:
         """Distinct method specs."""
-        return unique_values(self.rows.values())
-
-    @property
-    def explained(self) -> tuple[str, ...]:
-        """Distinct choices of the explained class."""
-        return unique_values(column.explained for column in self.columns.values())
+        return tuple(dict.fromkeys(self.rows.values()))
 
     @property
     def data(self) -> tuple[str, ...]:
         """Distinct datasets."""
-        return unique_values(column.data for column in self.columns.values())
-
-    def metrics_of(self, explained: str) -> tuple[str, ...]:
-        """Metric specs that measure maps of this choice of class."""
-        return unique_values(column.metric for column in self.columns.values() if column.explained == explained)
-
-
-def unique_values(values: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(values))
+        return tuple(dict.fromkeys(column.data for column in self.columns.values()))
 
 
 def read_protocol(name: str) -> Protocol:

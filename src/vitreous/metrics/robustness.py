@@ -17,7 +17,7 @@ from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.options import Count, Positive, Seed
 from vitreous.methods.random_control import generators
-from vitreous.metrics.map_frame import Interpolation, Masks, PerRow, frame_map
+from vitreous.metrics.localisation import Interpolation, Masks, PerRow, frame_map
 from vitreous.metrics.metric import metric
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.ranks import outranking, spearman

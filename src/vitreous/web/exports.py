@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def join_classes(rows: Sequence[Attribution]) -> Attribution:
     """Return the classes of one method as one attribution; a checkpoint is named without its folder."""
-    from vitreous.methods.attribution_rows import join_attributions
+    from vitreous.methods.attribution import join_attributions
 
     attribution = join_attributions(rows)
     provenance = dict(attribution.provenance)

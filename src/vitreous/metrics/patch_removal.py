@@ -1,8 +1,13 @@
-"""Faithfulness by removing patches: both orders (SRG), one group at a time (SaCo), between the best and the worst order (NAOPC)."""
+"""Faithfulness by removing patches.
+
+Their tokens leave the encoder (SkipPLUS). Both orders (SRG), one group at a time (SaCo), and between the best and the worst
+order (NAOPC).
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -11,71 +16,166 @@ from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import SpecError
-from vitreous.methods.map_arrays import zero_to_one
+from vitreous.methods.map_arrays import enlarge_patches, zero_to_one
 from vitreous.methods.options import Range, Seed
-from vitreous.metrics.baselines import Baseline, Space, baseline_of, paint_baseline
+from vitreous.metrics.metric import Metric
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.model_outputs import Class, Index, PerturbedModel, PerturbedOutputs, perturbation_metric
 from vitreous.metrics.order import (
+    TENTHS,
+    Area,
+    Grid,
     Levels,
     Order,
+    Ratios,
+    Show,
     area_under,
     check_levels,
     count_of,
-    draw_cell_order,
-    has_order,
-    nan_without_order,
-    patch_ranks,
-    pixel_ranks,
     pixel_scores,
-    rank_scores,
-    repeat_per_target,
+    rank_cells,
+    summarise_curve,
 )
+from vitreous.metrics.pixel_fills import Baseline, Space, paint_baseline
 
 Remove = Literal["pixels", "tokens"]
 Subsets = Bool[Tensor, "r m p"]
+Drops = Callable[[Bool[Tensor, "r m u"]], Float[Tensor, "r m"]]  # of the score, when units are removed
 EXACT = 20  # most units whose subsets are all evaluated
 PERCENT = tuple(step / 100 for step in range(101))
+MASKING: dict[str, Any] = {
+    "forwards": "1 + ratios",
+    "paper": "mehri2024skipplus",
+    "trial": {"ratios": (0.25, 0.5, 0.75)},
+}
+# settings of the released code: trapezoids over a grid 0.9 wide, in percent; presets add the label as class
+RELEASED = {"area": "trapezoid", "show": "percent"}
+
+
+# ── tokens leave the encoder ─────────────────────────────────────────────────────────────────────
+
+
+def outputs_by_ratio(
+    model: PerturbedModel, ratios: Grid, order: str, insert: bool
+) -> tuple[PerturbedOutputs, tuple[float, ...]]:
+    """Model outputs and levels as patches are removed, or added with `insert`.
+
+    Levels are the removed fractions, 0 included, or the visible fractions, 1 included.
+    """
+    levels, total = check_levels("ratios", ratios), model.probe.layout.patches
+    if insert:
+        levels = levels if levels[-1] == 1 else (*levels, 1.0)
+        counts = [count_of(level, total) for level in levels]
+    else:
+        levels = levels if levels[0] == 0 else (0.0, *levels)
+        counts = [total - count_of(level, total) for level in levels]
+    return model.outputs_with_tokens("top" if insert == (order == "descending") else "bottom", counts), levels
+
+
+def accuracy_metric(name: str, description: str, *, insert: bool, **facts: Any) -> Metric:
+    """Register the area under the accuracy as patches are removed, or added with `insert`."""
+
+    def accuracy(
+        model: PerturbedModel,
+        ratios: Ratios = TENTHS,
+        judge: Class = "label",
+        order: Order = "descending",
+        area: Area = "normalised",
+        show: Show = "fraction",
+    ) -> Measured:
+        outputs, levels = outputs_by_ratio(model, ratios, order, insert)
+        return summarise_curve(outputs.hits(judge), levels, area, show, order == "ascending")
+
+    return perturbation_metric(name, description, bounds=(0, 1), **MASKING, **facts)(accuracy)
+
+
+def probability_metric(name: str, description: str, *, insert: bool, **facts: Any) -> Metric:
+    """Register the area under p(x) − p(visible part of x) as patches are removed, or added with `insert`."""
+
+    def probability_drop(
+        model: PerturbedModel,
+        ratios: Ratios = TENTHS,
+        track: Class = "explained",
+        order: Order = "descending",
+        area: Area = "normalised",
+        show: Show = "fraction",
+    ) -> Measured:
+        outputs, levels = outputs_by_ratio(model, ratios, order, insert)
+        (visible, whole), (log_visible, log_whole) = outputs.probability(track), outputs.log_p(track)
+        parts = {"lodds": log_whole - log_visible}
+        return summarise_curve(whole - visible, levels, area, show, order == "ascending", parts)
+
+    return perturbation_metric(name, description, bounds=(-1, 1), **MASKING, **facts)(probability_drop)
+
+
+deletion_accuracy = accuracy_metric(
+    "deletion_accuracy",
+    """Accuracy as the highest patches are removed from the encoder.
+
+    `judge`: the class that counts as right ("label", "predicted", "explained"). `order="ascending"`: the lowest patches are removed.
+    `area`: trapezoids over the width ("normalised"), as they are ("trapezoid"), or the "mean" of the points, the whole image
+    among them. `show`: "fraction", "percent", or "complement", 100 − x.
+    """,
+    insert=False,
+    higher_is_better=False,
+    formula="area under r ↦ [arg max f(x without the top r of patches) = label]",
+    presets={"skipplus": {"judge": "label", "show": "complement"}, "released": {"judge": "label", **RELEASED}},
+)
+insertion_accuracy = accuracy_metric(
+    "insertion_accuracy",
+    "Accuracy when only the highest patches enter the encoder; options as for `deletion_accuracy`.",
+    insert=True,
+    higher_is_better=True,
+    formula="area under r ↦ [arg max f(the top r of patches alone) = label]",
+    presets={"skipplus": {"judge": "label", "show": "percent"}, "released": {"judge": "label", **RELEASED}},
+)
+deletion_aopc = probability_metric(
+    "deletion_aopc",
+    """Decrease of the probability as the highest patches are removed from the encoder.
+
+    `track`: the class whose probability it is ("explained", "predicted", "label"); the other options as for `deletion_accuracy`.
+    The part `lodds` is the mean drop of the log-probability.
+    """,
+    insert=False,
+    higher_is_better=True,
+    formula="area under r ↦ p(x) − p(x without the top r of patches)",
+    presets={"skipplus": {"track": "predicted", "show": "percent"}, "released": {"track": "label", **RELEASED}},
+)
+insertion_aopc = probability_metric(
+    "insertion_aopc",
+    """Difference between the probability of the whole image and that of the highest patches alone.
+
+    Options and parts as for `deletion_aopc`.
+    """,
+    insert=True,
+    higher_is_better=False,
+    formula="area under r ↦ p(x) − p(the top r of patches alone)",
+    presets={"skipplus": {"track": "predicted", "show": "complement"}, "released": {"track": "label", **RELEASED}},
+)
+
+
+# ── both orders ──────────────────────────────────────────────────────────────────────────────────
 
 
 def outputs_with_patches(
     model: PerturbedModel, keep: Subsets, remove: Remove, baseline: Baseline, space: Space, seed: int
 ) -> PerturbedOutputs:
     """Model outputs when only the kept patches are there; the others leave the encoder, or get a baseline's pixels."""
-    probe = model.probe
     if remove == "tokens":
-        return model.outputs(model.logits_table(probe.logits(keep)))
-    (height, width), grid = probe.layout.patch, probe.layout.grid
+        return model.outputs_of_logits(model.probe.logits(keep))
 
     def visible(row: Index, subset: Index) -> Bool[Tensor, "k H W"]:
-        return keep[row, subset].unflatten(1, grid).repeat_interleave(height, 1).repeat_interleave(width, 2)
+        return enlarge_patches(keep[row, subset], model.probe.layout)
 
     subsets = torch.arange(keep.shape[1], device=keep.device)
-    return model.outputs(
-        model.pixel_table(subsets, visible, paint_baseline(probe, baseline_of(probe, baseline, space, seed)))
-    )
-
-
-def values_of_class(
-    outputs: PerturbedOutputs, track: str, of: str
-) -> tuple[Float[Tensor, "r m"], Float[Tensor, "r 1"]]:
-    """Probability or logit of a class with the kept patches, and for the unchanged image."""
-    if of == "probability":
-        return outputs.probability(track)
-    visible, whole = outputs.log_p(track)
-    return visible + outputs.table[..., 5], whole + outputs.whole[:, None, 5]
-
-
-# ── both orders ──────────────────────────────────────────────────────────────────────────────────
+    return model.outputs_of_pixels(subsets, visible, paint_baseline(model, baseline, space, seed))
 
 
 @perturbation_metric(
     higher_is_better=True,
     formula="∫ f(x without the lowest r of patches) − f(x without the top r of patches) dr",
     bounds=(-torch.inf, torch.inf),
-    affine_invariant=True,
     forwards="1 + 2 levels",
-    family="faithfulness",
     paper="bluecher2024decoupling",
     trial={"levels": (0.25, 0.5, 0.75)},
     presets={"reslrp": {"of": "logit", "track": "label", "levels": PERCENT}},
@@ -96,20 +196,19 @@ def srg(
     logit of the class `track`; the logit's area has its scale and is not comparable across models. `remove`: the patches'
     "pixels" are replaced by the `baseline`, or their "tokens" are removed. The parts are the areas of both curves.
     """
-    attribution, probe = model.attribution, model.probe
-    rank, total = patch_ranks(attribution, probe), probe.layout.patches
+    rank, total = model.patch_ranks, model.probe.layout.patches
     shares = (
         range(total + 1) if levels is None else [count_of(level, total) for level in check_levels("levels", levels)]
     )
     counts = torch.tensor(sorted({0, *shares, total}), device=rank.device)[:, None]
     keep = torch.cat([rank[:, None] >= counts, rank[:, None] < total - counts], 1)
-    values, _ = values_of_class(outputs_with_patches(model, keep, remove, baseline, space, seed), track, of)
+    outputs = outputs_with_patches(model, keep, remove, baseline, space, seed)
+    values, _ = outputs.probability(track) if of == "probability" else outputs.logit(track)
     highest_first, lowest_first = values.chunk(2, 1)
     fractions = (counts[:, 0].double() / total).tolist()
     areas = [area_under(curve, fractions, "trapezoid") for curve in (highest_first, lowest_first)]
     parts: dict[str, Tensor] = dict(zip(("highest_first", "lowest_first"), areas, strict=True))
-    measured = Measured(areas[1] - areas[0], lowest_first - highest_first, fractions, parts)
-    return nan_without_order(attribution, measured)
+    return Measured(areas[1] - areas[0], lowest_first - highest_first, fractions, parts)
 
 
 # ── one group at a time ──────────────────────────────────────────────────────────────────────────
@@ -121,7 +220,6 @@ def srg(
     bounds=(-1, 1),
     affine_invariant=False,
     forwards="1 + groups",
-    family="faithfulness",
     paper="wu2024faithfulness",
     trial={"groups": 4},
     presets={"paper": {"unit": "pixels", "scaled": True, "track": "predicted"}},
@@ -144,9 +242,9 @@ def saco(
     """
     attribution, probe = model.attribution, model.probe
     if unit == "patches":
-        rank, scores = patch_ranks(attribution, probe), attribution.patches
+        rank, scores = model.patch_ranks, attribution.patches
     else:
-        rank, scores = pixel_ranks(attribution, probe).long(), pixel_scores(attribution, probe)
+        rank, scores = model.pixel_ranks.long(), pixel_scores(attribution, probe)
     assert scores is not None
     total = scores.shape[1]
     if groups > total:
@@ -155,15 +253,16 @@ def saco(
     borders = torch.tensor([total * group // groups for group in range(1, groups)], device=rank.device)
     group = torch.bucketize(rank, borders, right=True)  # [r n]
     group_index = torch.arange(groups, device=rank.device)
-    if unit == "patches":
-        outputs = outputs_with_patches(model, group[:, None] != group_index[:, None], "pixels", baseline, space, seed)
-    else:
+    group_of_pixel = (
+        enlarge_patches(group, probe.layout)
+        if unit == "patches"
+        else group.unflatten(1, tuple(probe.images.shape[-2:]))
+    )
 
-        def visible(row: Index, subset: Index) -> Bool[Tensor, "k H W"]:
-            return (group[row] != subset[:, None]).unflatten(1, tuple(probe.images.shape[-2:]))
+    def visible(row: Index, subset: Index) -> Bool[Tensor, "k H W"]:
+        return group_of_pixel[row] != subset[:, None, None]
 
-        paint = paint_baseline(probe, baseline_of(probe, baseline, space, seed))
-        outputs = model.outputs(model.pixel_table(group_index, visible, paint))
+    outputs = model.outputs_of_pixels(group_index, visible, paint_baseline(model, baseline, space, seed))
     left, whole = outputs.probability(track)
     drop = whole - left
     sums = scores.new_zeros(len(scores), groups).scatter_add_(1, group, scores).to(drop)
@@ -171,8 +270,7 @@ def saco(
     agreed = torch.where(drop[:, :, None] >= drop[:, None], 1.0, -1.0)
     pairs = torch.ones_like(difference[0]).triu(1)
     above, below = ((part * pairs).sum((1, 2)) for part in (agreed * difference, difference.abs()))
-    defined = has_order(attribution) & (below > 0)
-    return Measured((above / below).where(defined, torch.nan), curve=drop, levels=range(groups))
+    return Measured((above / below).where(below > 0, torch.nan), curve=drop, levels=range(groups))
 
 
 # ── between the best and the worst order ─────────────────────────────────────────────────────────
@@ -182,9 +280,7 @@ def saco(
     higher_is_better=True,
     formula="(AOPC − L) / (U − L), AOPC = meanₖ p(x) − p(x without the first k), U and L its limits over all orders",
     bounds=(-torch.inf, torch.inf),  # a beam may miss the limits
-    affine_invariant=True,
     forwards="1 + about beam · patches²",
-    family="faithfulness",
     paper="edin2025normalized",
     trial={"beam": 1, "cells": 2},
 )
@@ -214,10 +310,10 @@ def naopc(
             f"beam=None evaluates all subsets of {units} units; give a beam, or cells for at most {EXACT} units"
         )
     assert attribution.patches is not None
-    rank = patch_ranks(attribution, probe)
+    rank = model.patch_ranks
     if cells is not None:
         sums = attribution.patches.new_zeros(len(rank), units).index_add_(1, unit, attribution.patches)
-        rank = rank_scores(sums, lambda: repeat_per_target(draw_cell_order(probe, units), probe))
+        rank = rank_cells(sums, probe)
     rank = rank if order == "descending" else units - 1 - rank
 
     def drops(removed: Bool[Tensor, "r m u"]) -> Float[Tensor, "r m"]:
@@ -228,12 +324,12 @@ def naopc(
     steps = torch.arange(1, units + 1, device=rank.device)[:, None]
     curve = drops(rank[:, None] < steps)
     value = curve.mean(-1)
-    lower, upper = exact_limits(drops, len(rank), units, rank) if beam is None else beam_limits(drops, rank, beam)
+    lower, upper = exact_limits(drops, rank) if beam is None else beam_limits(drops, rank, beam)
     span = upper - lower
     scores = torch.where(span > 0, (value - lower) / torch.where(span > 0, span, 1), 0.0)
     parts = {"aopc": value, "lower": lower, "upper": upper}
     levels = (steps[:, 0].double() / units).tolist()
-    return nan_without_order(attribution, Measured(scores, curve, levels, parts, flipped=order == "ascending"))
+    return Measured(scores, curve, levels, parts, flipped=order == "ascending")
 
 
 def number_units(probe: BlackBoxProbe, cells: int | None) -> Int[Tensor, " p"]:
@@ -249,11 +345,10 @@ def number_units(probe: BlackBoxProbe, cells: int | None) -> Int[Tensor, " p"]:
 
 def subsets_from_bits(subsets: list[int], units: int) -> np.ndarray:
     """Boolean rows of subsets that are stored as bits."""
-    bits = np.array(subsets, dtype=object)
-    return np.array([[(subset >> unit) & 1 for unit in range(units)] for subset in bits], dtype=bool)
+    return np.array([[(subset >> unit) & 1 for unit in range(units)] for subset in subsets], dtype=bool)
 
 
-def beam_limits(drops, rank: Int[Tensor, "r u"], beam: int) -> tuple[Float[Tensor, " r"], Float[Tensor, " r"]]:
+def beam_limits(drops: Drops, rank: Int[Tensor, "r u"], beam: int) -> tuple[Float[Tensor, " r"], Float[Tensor, " r"]]:
     """Smallest and largest AOPC that a beam search finds; orders that removed the same set are one.
 
     Two beams run side by side, one of the smallest and one of the largest sums of drops so far.
@@ -294,9 +389,10 @@ def extend_chains(chains: dict[int, float], drop: dict[int, float], units: int, 
 
 
 def exact_limits(
-    drops, rows: int, units: int, rank: Int[Tensor, "r u"], chunk: int = 4096
+    drops: Drops, rank: Int[Tensor, "r u"], chunk: int = 4096
 ) -> tuple[Float[Tensor, " r"], Float[Tensor, " r"]]:
     """Smallest and largest AOPC over all orders, as shortest and longest paths through all subsets."""
+    rows, units = rank.shape
     subsets = torch.arange(2**units, device=rank.device)
     inside = (subsets[:, None] >> torch.arange(units, device=rank.device)) & 1 == 1
     parts = [drops(part.expand(rows, -1, -1)).double() for part in inside.split(chunk)]
