@@ -31,8 +31,8 @@ import precision
 from tests.capture.test_kernels import SPECS, TILE, maps_of
 
 precision.compute_all_in_bfloat16()
-rows = list(precision.kernel_differences("cpu", tokens=3, widths=(5, 8)))
-rows += precision.attention_differences("cpu", tokens=18, widths=(12,), tile=TILE)
+rows = list(precision.measure_kernel_differences("cpu", tokens=3, widths=(5, 8)))
+rows += precision.measure_attention_differences("cpu", tokens=18, widths=(12,), tile=TILE)
 print(json.dumps(rows))
 for spec, precision in SPECS:
     print(json.dumps(maps_of(spec, precision).tolist()))

@@ -74,7 +74,9 @@ def check_model(
     except VitreousError as problem:
         raise origin.wrong(str(problem) + advice, "models", model.name) from None
     if loaded.vit.preprocess is None:
-        raise origin.wrong(f"model {model.name!r} does not say how images are prepared", "models", model.name)
+        raise origin.wrong(
+            f"model {model.name!r} does not say how images are prepared; give its mean and std", "models", model.name
+        )
     for classes in targets:
         if isinstance(classes, tuple):
             try:

@@ -15,7 +15,6 @@ from PIL import Image
 
 from vitreous.bench.keys import hash_tensor
 from vitreous.bench.model_options import load_cached
-from vitreous.bench.plan import Plan
 from vitreous.bench.run import map_precision
 from vitreous.bench.scores import ImageTarget, ScoreSection
 from vitreous.bench.work_cells import open_cached
@@ -29,6 +28,8 @@ from vitreous.report.stored_run import StoredRun
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from vitreous.bench.plan import Plan
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from vitreous.bench.model_options import load_cached
-from vitreous.bench.plan import ModelSpec
 from vitreous.bench.scores import ImageTarget
 from vitreous.core.errors import DataError, VitreousError
 from vitreous.data import Sample
@@ -124,6 +123,8 @@ def write_map_report(
 
 def load_explained_model(folder: MapFolder, device: str | None) -> BlackBox:
     """Load the model that the maps explain; a DataError if it has other weights now."""
+    from vitreous.bench.plan import ModelSpec  # needs pydantic, and `vitreous demo` does not
+
     about = folder.about
     if "model" not in about:
         raise DataError(f"'{folder.files[0]}' does not name its model; metrics need it")
