@@ -107,7 +107,9 @@ def test_training_that_runs_out_of_time_writes_weights_after_the_last_step(tmp_p
     from train import read_settings, train
 
     with torch.random.fork_rng():
-        train("scenes-swin", read_settings("scenes-swin", True), torch.device("cpu"), 0, tmp_path, tmp_path, minutes=1e-9)
+        train(
+            "scenes-swin", read_settings("scenes-swin", True), torch.device("cpu"), 0, tmp_path, tmp_path, minutes=1e-9
+        )
     with safe_open(tmp_path / "scenes-swin.safetensors", "pt") as file:
         config = json.loads(file.metadata()["config"])
 
