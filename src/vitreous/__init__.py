@@ -19,9 +19,11 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
 HOME_OF = {
-    alias.name: str(node.module) for node in STUB.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    alias.name: str(node.module)
+    for node in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
 }
 MODULES = tuple(name for name, home in HOME_OF.items() if home == "vitreous")
 

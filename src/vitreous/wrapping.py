@@ -220,11 +220,13 @@ def as_network(
     return replace(see_through(unwrap(module), name, size=size, preprocess=preprocess), reason=reason)
 
 
-def network_of(model: BlackBox, size: tuple[int, ...] | None = None) -> BlackBox:
-    """The model as a network whose outputs of any kind can be scored; a black box and a network as they are."""
+def network_of(
+    model: BlackBox, size: tuple[int, ...] | None = None, reason: str = "its outputs are scored"
+) -> BlackBox:
+    """The model as a network whose outputs of any kind can be read; a black box and a network as they are."""
     if not isinstance(model, ViT):
         return model
-    return as_network(model.module, model.name, "its outputs are scored", preprocess=model.preprocess, size=size)
+    return as_network(model.module, model.name, reason, preprocess=model.preprocess, size=size)
 
 
 def with_declared_outputs(model: Network, classes: Sequence[str] | None, outputs: str | None) -> Network:

@@ -231,4 +231,9 @@ def test_a_stored_map_is_the_map(real: Path) -> None:
 def test_the_demo_writes_its_page_without_the_packages_of_a_benchmark() -> None:
     hidden = "sys.modules |= dict.fromkeys(('cachetools', 'pandas', 'pyarrow', 'pydantic'))"
     imports = "import vitreous.demo; from vitreous.report.page import write_text"
-    subprocess.run([sys.executable, "-c", f"import sys; {hidden}; {imports}"], check=True)
+    plan = "import vitreous.bench.plan_parser"  # needs pydantic, and says how to install it
+    run = subprocess.run(
+        [sys.executable, "-c", f"import sys; {hidden}; {imports}; {plan}"], check=False, capture_output=True, text=True
+    )
+
+    assert run.stderr.splitlines()[-1].endswith("plans are validated with pydantic: pip install 'vitreous[bench]'")

@@ -18,7 +18,7 @@ from vitreous.core.deprecation import renamed_attributes
 from vitreous.core.errors import DataError, SpecError
 
 try:
-    from pydantic import ConfigDict, Field, ValidationError, ValidationInfo
+    from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, ValidationInfo
     from pydantic.functional_validators import AfterValidator, BeforeValidator, PlainValidator, WrapValidator
 except ImportError as problem:
     raise DataError("plans are validated with pydantic: pip install 'vitreous[bench]'") from problem
@@ -354,6 +354,9 @@ class Plan:
     def toml(self) -> str:
         """The plan as TOML that `read_plan` can read; includes entries that were given as flags."""
         return to_toml(self)
+
+
+ENTRIES = TypeAdapter(Plan)  # checks the entries of a plan
 
 
 def to_toml(plan: Plan) -> str:

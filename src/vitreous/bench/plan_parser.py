@@ -9,14 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
-from vitreous.bench.plan import NO_ENTRIES, DataSpec, Evaluation, ModelSpec, Plan
+from vitreous.bench.plan import ENTRIES, NO_ENTRIES, DataSpec, Evaluation, ModelSpec, Plan
 from vitreous.bench.plan_source import FLAGS, OLD_ENTRIES, Origin, suggest
 from vitreous.core.errors import DataError, SpecError
 from vitreous.metrics.protocols import Protocol, protocol
 
-ENTRIES = TypeAdapter(Plan)
 DEFAULT_METHODS = (
     "random",
     "rollout",

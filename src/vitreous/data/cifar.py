@@ -82,8 +82,8 @@ def cifar10(place: str | Path, split: Literal["test", "train"] = "test") -> Albu
         "test" or "train".
     """
     root = require_folder(place, LAYOUT10, inside="cifar-10-batches-py")
-    parts = ("test_batch",) if split == "test" else tuple(f"data_batch_{number}" for number in range(1, 6))
-    return open_parts("cifar10", root, parts, split, "labels", ("batches.meta", "label_names"), LAYOUT10)
+    parts = {"test": ("test_batch",), "train": tuple(f"data_batch_{number}" for number in range(1, 6))}
+    return open_parts("cifar10", root, parts[split], split, "labels", ("batches.meta", "label_names"), LAYOUT10)
 
 
 @reader(

@@ -115,7 +115,7 @@ def coco(
     DataError
         If a file is missing or not an instances file, or no image has the named classes.
     SpecError
-        If an option has an invalid value, or a class is not known.
+        If `cover` is not a share, or a class is not known.
     """
     check_share("cover", cover)
     root = require_folder(place, LAYOUT)

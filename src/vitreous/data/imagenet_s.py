@@ -58,7 +58,7 @@ def imagenet_s(
     DataError
         If there are no images, or the list of categories is missing or invalid.
     SpecError
-        If an option has an unknown value.
+        If `cover` is not a share.
     """
     check_share("cover", cover)
     root = require_folder(place, LAYOUT)

@@ -330,8 +330,13 @@ def check_job(job: MapJob, device: str | None) -> tuple[MapJob, list[str]]:
 
 def has_labels(source: ImageSource) -> bool:
     """Whether one of the first images of a part has a label; raises `DataError` if none of them can be read."""
+    readable = False
     for part in source.parts:
-        annotations = find_annotations(partial(part.load, item) for item in islice(part.items(0), LOOK))
-        if annotations is not None:
-            return "labels" in annotations
+        for item in islice(part.items(0), LOOK):
+            annotations = find_annotations([partial(part.load, item)])
+            readable = readable or annotations is not None
+            if annotations and "labels" in annotations:
+                return True
+        if readable:
+            return False
     raise DataError(f"none of the first images of '{source.spec}' can be read")

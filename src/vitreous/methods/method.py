@@ -358,11 +358,11 @@ class Method:
             if takes_clips:
                 raise SpecError(
                     f"{self.spec!r} reads more than states and gradients at blocks, and {vit.name!r} takes clips; of clips ask "
-                    f"one of: {', '.join(name for name in METHODS if METHODS[name].works_on_networks)}"
+                    f"one of: {', '.join(name for name in sorted(METHODS) if METHODS[name].works_on_networks)}"
                 )
             if self.black_box is None:
                 reason = f" ({vit.reason})" if vit.reason else ""
-                others = ", ".join(name for name in METHODS if METHODS[name].capability is not ViT)
+                others = ", ".join(name for name in sorted(METHODS) if METHODS[name].capability is not ViT)
                 raise SpecError(
                     f"{self.spec!r} needs the parts of a ViT (attention matrices, norms, token removal), and {vit.name!r} is a "
                     f"network without an adapter{reason}; of a network ask one of: {others}"
@@ -456,7 +456,7 @@ SPEC_ALIASES: dict[str, str] = {}  # alias in lower case → spec
 
 def black_box_methods(methods: Registry[Method]) -> str:
     """Names of the methods that work for any classifier, separated by commas."""
-    return ", ".join(name for name in methods if methods[name].black_box is not None)
+    return ", ".join(name for name in sorted(methods) if methods[name].black_box is not None)
 
 
 OLD_METHODS = {

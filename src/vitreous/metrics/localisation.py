@@ -95,6 +95,8 @@ def frame_map(
 def resize_map(attribution: Attribution, size: tuple[int, int], interpolation: str) -> Float[Tensor, "r H W"]:
     """The pixel map if the method has one, else the patch grid, resized in float64; constant maps stay constant."""
     source = attribution.native_maps.double()
+    if tuple(source.shape[-2:]) == tuple(size):
+        return source
     first = source[:, :1, :1]
     constant = (source == first).flatten(1).all(-1)[:, None, None]
     return torch.where(constant, first, resize_maps(source, size, interpolation))

@@ -156,7 +156,7 @@ def area_under(curve: Float[Tensor, "r s"], levels: Sequence[float], area: str) 
 
 def convert_scores(scores: Float[Tensor, " r"], show: str) -> Float[Tensor, " r"]:
     """Scores as "fraction", in "percent", or as "complement", 100 − percent."""
-    return scores if show == "fraction" else 100 * scores if show == "percent" else 100 - 100 * scores
+    return {"fraction": scores, "percent": 100 * scores, "complement": 100 - 100 * scores}[show]
 
 
 def summarise_curve(

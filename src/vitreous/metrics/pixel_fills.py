@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.threads import map_in_threads
-from vitreous.core.errors import ModelError
+from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods.masks import blur_images, seeded_noise
 from vitreous.methods.random_control import fill_from_sources, generators
 from vitreous.metrics.model_outputs import Index, Paint, PerturbedModel
@@ -76,6 +76,8 @@ def baseline_of(probe: BlackBoxProbe, baseline: str, space: str = "normalised", 
         return images.mean((2, 3) if pixels else (1, 2, 3), keepdim=True).expand_as(images)
     if baseline == "black":
         return (torch.zeros_like(images) - mean) / std
+    if baseline != "random":
+        raise SpecError(f"baseline={baseline!r}; known: 'blur', 'blur-rise', 'black', 'mean', 'random'")
     sources, shape = generators(probe.originals, seed), images.shape[1:]
     uniform = fill_from_sources(
         lambda place, source: place.uniform_(generator=source), sources, shape, images.device, torch.float64

@@ -163,7 +163,7 @@ def image_tower(model: Any, image: Any, embed: Embed | None, late: bool) -> Towe
         raise SpecError(f"embed={embed!r}; a function of what the model returns would work")
     vision = as_model(model)
     if embed is not None or late:
-        vision = network_of(vision, vision.size)
+        vision = network_of(vision, vision.size, "its embedding is read from its output")
     if not isinstance(vision, Network):
         raise ModelError(
             f"{vision.name!r} is a black box, and a pair needs the model's blocks; a Network or a ViT would work"

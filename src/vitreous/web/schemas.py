@@ -49,7 +49,7 @@ class PredictRequest(Subject):
 
 
 class MapRequest(Subject):
-    """What is asked about the model's output."""
+    """The score function to explain."""
 
     question: Question = "probability"
 

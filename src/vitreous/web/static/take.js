@@ -78,7 +78,7 @@ export function sheet() {
   };
   const best = world.base.top[0];
   write(`${state.model} predicts ${best.name}, ${percent(best.probability)}`, GAP, 34, 20, "#1d2327", "600");
-  write(`explained: ${state.question} · red counts for the class, blue against it; unsigned maps run from dark to bright`, GAP, 56, 13, "#5c6770");
+  write(`explained: ${state.question} · red counts for the class, blue against it; unsigned maps go from dark to bright`, GAP, 56, 13, "#5c6770");
   state.classes.forEach((target, row) => {
     const top = 78 + row * step;
     pen.drawImage(world.image, GAP, top, wide, high);
