@@ -10,8 +10,7 @@ demo: $(VENV)/.core
 
 # asserts of all test modules are rewritten once, also where the environment switches bytecode off; files stay on one worker
 test pytest quick coverage: export PYTHONDONTWRITEBYTECODE =
-# one process more than cores: some tests wait for a browser, a cluster or a signal
-PYTEST = $(BIN)/python -m pytest -n $(shell expr $$(nproc 2> /dev/null || echo 2) + 1) --dist worksteal
+PYTEST = $(BIN)/python -m pytest -n auto --dist worksteal
 
 # types are checked while the tests run: pyright uses one core
 test: ruff
