@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitreous.capture.probe import Probe
 from vitreous.measure import measure
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.map_arrays import patch_sums
+from vitreous.methods.map_arrays import enlarge_patches, patch_sums
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric
@@ -26,6 +26,7 @@ from vitreous.testing.contract import tiny_vits
 
 GRID, PATCH = 4, 8
 SIDE = GRID * PATCH
+LAYOUT = Layout((GRID, GRID), (PATCH, PATCH), 0)
 # contributions of patches to the logit of the image's class minus the other: object, rival object, background
 OWN, RIVAL = (3.0, 2.6, 2.2, 1.8), (-1.2, -1.0)
 GROUND = tuple(-0.1 - 0.04 * step for step in range(10))
@@ -144,8 +145,8 @@ def make_additive_batch(dtype: torch.dtype = torch.float64) -> SyntheticBatch:
     targets = torch.tensor([1, 1, 1, 0])
     tint = torch.where(targets[:, None] == 1, shares, -shares)
     colours = torch.stack([tint / 4, torch.zeros_like(tint), -tint / 4], 1)
-    images = enlarge_patches(colours.flatten(0, 1)).unflatten(0, (len(PLACES), 3))
-    masks = {name: enlarge_patches(flat) for name, flat in (("objects", objects), ("rivals", rivals))}
+    images = enlarge_patches(colours.flatten(0, 1), LAYOUT).unflatten(0, (len(PLACES), 3))
+    masks = {name: enlarge_patches(flat, LAYOUT) for name, flat in (("objects", objects), ("rivals", rivals))}
     boxes = [bounding_box(own) for own, _ in PLACES]
     return SyntheticBatch(
         vit, images, targets, {**masks, "boxes": boxes}, make_attribution(vit, shares, targets, shares.sum(-1) / 2)
@@ -158,16 +159,12 @@ def bounding_box(places: tuple[int, ...]) -> Tensor:
     return torch.tensor([[min(xs), min(ys), max(xs) + 1, max(ys) + 1]]) * PATCH
 
 
-def enlarge_patches(cells: Tensor) -> Tensor:
-    """Enlarge every patch value to a square of equal pixels [r H W]."""
-    return cells.unflatten(-1, (GRID, GRID)).repeat_interleave(PATCH, -1).repeat_interleave(PATCH, -2)
-
-
 def make_attribution(
     vit: ViT, shares: Float[Tensor, "r p"], targets: Tensor, score: Float[Tensor, " r"]
 ) -> Attribution:
     """Pixel attribution of these patch contributions; its residual is the score minus the sum of the map."""
-    layout, pixels = vit.layout(vit.size), enlarge_patches(shares) / (2 * PATCH**2)
+    layout = vit.layout(vit.size)
+    pixels = enlarge_patches(shares, layout) / (2 * PATCH**2)
     sums = patch_sums(pixels, layout).to(shares)
     return Attribution(
         sums, layout, targets, "given", "pixel", pixels, score=score, residual=score - pixels.sum((1, 2))
