@@ -5,19 +5,19 @@ A process of its own takes five seconds to import it. What a test runs in such a
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
-from multiprocessing import forkserver
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, SpawnContext
 from typing import Any
 
+from vitreous.bench.pool import choose_process_context
 
-def forked_context() -> ForkServerContext:
-    """Context whose processes are forked from the process that has imported `tests.preloaded`, which is started here."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.preloaded"])
-    forkserver.ensure_running()
-    return context
+
+def forked_context() -> ForkServerContext | SpawnContext:
+    """Context whose processes are forked from the process that has imported `tests.preloaded`, which is started here.
+
+    Workers of the library are then forked from it, too.
+    """
+    return choose_process_context("tests.preloaded")
 
 
 def run_forked(function: Callable[..., Any], *arguments: Any) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -51,10 +50,9 @@ def test_the_order_of_cells_does_not_matter_and_no_row_is_duplicated(executor, t
 
 
 @pytest.fixture
-def forked_workers(monkeypatch):
-    """Workers are forked from a process that has imported what they need; what they run does not depend on it."""
-    context = forked_context()
-    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
+def forked_workers():
+    """Workers are forked from a process that has imported what tests need; what they run does not depend on it."""
+    forked_context()
 
 
 def dies_once(cell, mark):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -15,6 +16,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext, SpawnContext
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -110,6 +113,21 @@ def make_failed_outcome(job: PlanJob, cell: WorkCell) -> Outcome:
     return Outcome(cell, model, data, failed=[message])
 
 
+def choose_process_context(*modules: str) -> ForkServerContext | SpawnContext:
+    """Start method of worker processes.
+
+    On Linux, workers are forked from a server process, which imports `modules` once for all of them and never uses a GPU.
+    The server of the first call in a process serves all later ones. Elsewhere every worker is a new process.
+    """
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(modules))
+    with children_ignore_terminal():  # workers inherit the mask of the server
+        forkserver.ensure_running()
+    return context
+
+
 class WorkerPool:
     """Context manager for a pool of worker processes.
 
@@ -118,7 +136,7 @@ class WorkerPool:
     """
 
     def __init__(self, job: PlanJob, workers: int, threads: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = choose_process_context("vitreous.bench.pool", "vitreous.models.timm")
         with children_ignore_terminal():  # the semaphore tracker ignores SIGINT and SIGTERM, but not SIGHUP
             counter = context.Value("i", 0)
         arguments = (job, threads, list_devices(job.plan), counter)

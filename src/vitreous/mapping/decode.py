@@ -6,7 +6,6 @@ interpreter lock: with a GPU, images are listed and decoded in other processes a
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vitreous.bench.pool import become_worker
+from vitreous.bench.pool import become_worker, choose_process_context
 from vitreous.bench.signals import children_ignore_terminal, deferred_signals
 from vitreous.bench.worker import format_error
 from vitreous.core.errors import DataError
@@ -163,7 +162,7 @@ def decode_in_processes(
     source: ImageSource, preprocess: Preprocess, list_slices: ListSlices, processes: int, batch_size: int
 ) -> Generator[ImageBatch, None, None]:
     """Decode slices in processes; batches come as they are ready, in any order. `DataError` if a process dies."""
-    context = choose_process_context()
+    context = choose_process_context("vitreous.mapping.decode")  # decoders need no model library
     height, width = preprocess.size
     itemsize = 1 if type(preprocess) is Preprocess else 4
     slots = share_slots(processes + SLOTS_AHEAD, batch_size * 3 * height * width * itemsize)
@@ -211,15 +210,6 @@ def decode_in_processes(
         if torch.cuda.is_initialized() and slots.is_pinned():
             torch.cuda.synchronize()
             get_cuda_runtime().cudaHostUnregister(slots.data_ptr())
-
-
-def choose_process_context() -> Any:
-    """Start method of decoding processes: a server that imports torch once for all of them, where there is one."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["vitreous.mapping.decode"])
-    return context
 
 
 def share_slots(count: int, size: int) -> Tensor:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import queue
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +21,7 @@ import torch
 
 from vitreous.bench.plan_check import LOOK, check_model, find_annotations, make_target_error, note_other_classes
 from vitreous.bench.plan_source import FLAGS, Origin
-from vitreous.bench.pool import LOSSES, become_worker, count_cores
+from vitreous.bench.pool import LOSSES, become_worker, choose_process_context, count_cores
 from vitreous.bench.run_plan import RunProgress
 from vitreous.bench.signals import children_ignore_terminal, deferred_signals, stop_signals
 from vitreous.core.errors import DataError
@@ -231,7 +230,7 @@ def run_replicas(job: MapJob, folder: Path, workers: int, **options: Unpack[MapO
     """
     run, device = MapRun.begin(job, folder, options), options.get("device")
     shared: MapOptions = {"batch_size": options.get("batch_size"), "decoding": options.get("decoding")}
-    context = multiprocessing.get_context("spawn")
+    context = choose_process_context("vitreous.mapping.run", "vitreous.models.timm")
     with children_ignore_terminal():
         messages: Any = context.Queue()
     threads = max(1, count_cores() // workers)
