@@ -32,7 +32,7 @@ from vitreous.report.paper_figures import IMAGE_FIGURES, make_paper_figures
 from vitreous.report.paper_tables import LAYOUTS, make_paper_tables
 from vitreous.report.stored_run import read_run
 
-TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 4}
+TINY = {"img_size": 24, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 4}
 
 
 @pytest.fixture(scope="module")

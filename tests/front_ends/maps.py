@@ -21,7 +21,7 @@ def grey(width: int, height: int) -> Image.Image:
     return Image.new("RGB", (width, height), (128, 128, 128))
 
 
-def attribution(patches: Any, *, width: int = 640, height: int = 480, **changes: Any) -> Attribution:
+def attribution(patches: Any, *, width: int = 480, height: int = 360, **changes: Any) -> Attribution:
     """Rows of 8x8 patches of the central square of a grey image."""
     patches = torch.as_tensor(patches, dtype=torch.float32).reshape(-1, GRID * GRID)
     rows = len(patches)

@@ -182,6 +182,8 @@ def enlarge_map(values: Tensor, attribution: Attribution, mode: Mode) -> Tensor:
 
 def hatch_missing(colours: np.ndarray, missing: np.ndarray) -> np.ndarray:
     """Grey stripes where a score is missing, which no colour of the scale resembles."""
+    if not missing.any():
+        return colours.astype(np.float64)
     y, x = np.indices(missing.shape)
     period = max(min(missing.shape) // 40, 4)
     stripes = np.where((x + y) // (period // 2) % 2 == 0, 0.35, 0.65)[..., None]
