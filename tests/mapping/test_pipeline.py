@@ -185,13 +185,11 @@ def known_job(spec: str):
 
 
 @pytest.mark.slow
-def test_processes_and_replicas_give_the_same_rows(finished, tmp_path, monkeypatch):
+def test_processes_and_replicas_give_the_same_rows(finished, tmp_path):
     from vitreous.mapping.run import run_replicas
 
-    context = forked_context()  # for replicas too, as for decoding processes
-    with monkeypatch.context() as patch:
-        patch.setattr(multiprocessing, "get_context", lambda _: context)
-        done = run_replicas(known_job(finished[0]), tmp_path / "replicas", 2, device="cpu", batch_size=3)
+    forked_context()
+    done = run_replicas(known_job(finished[0]), tmp_path / "replicas", 2, device="cpu", batch_size=3)
     run(finished[0], tmp_path / "decoded", decoding=2, batch_size=1)  # more batches than slots of shared memory
 
     assert (done.done_images, done.rows) == (COUNT, COUNT)

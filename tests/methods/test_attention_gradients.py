@@ -177,7 +177,7 @@ def test_the_last_block_of_legrad_is_the_models_own_gradient():
 
 @pytest.fixture(scope="module")
 def vits():
-    return tiny_vits()  # test_law.py has the methods by their names, and single precision
+    return tiny_vits()  # test_contract.py has the methods by their names, and single precision
 
 
 @pytest.mark.slow

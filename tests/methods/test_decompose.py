@@ -220,7 +220,7 @@ def test_hidden_units_stay_within_the_budget(monkeypatch):
 
 @pytest.fixture(scope="module")
 def vits():
-    return tiny_vits()  # test_law.py has the methods by their names, and single precision
+    return tiny_vits()  # test_contract.py has the methods by their names, and single precision
 
 
 @pytest.mark.slow

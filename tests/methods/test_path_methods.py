@@ -177,7 +177,7 @@ def test_the_residual_shrinks_with_the_number_of_steps():
 
 @pytest.fixture(scope="module")
 def vits():
-    return tiny_vits()  # test_law.py has the methods by their names, and single precision
+    return tiny_vits()  # test_contract.py has the methods by their names, and single precision
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ def test_joint_denominators_conserve_relevance():
 
 @pytest.fixture(scope="module")
 def vits():
-    return tiny_vits()  # test_law.py has the methods by their names, and single precision
+    return tiny_vits()  # test_contract.py has the methods by their names, and single precision
 
 
 @pytest.mark.slow
