@@ -226,3 +226,20 @@ def gone(process: int) -> bool:
             return True
         time.sleep(0.1)
     return False
+
+
+def list_blocked_signals(results):
+    results.put(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux alone")
+def test_workers_start_with_the_signals_of_a_terminal_blocked():
+    context = forked_context()
+    results = context.SimpleQueue()
+    process = context.Process(target=list_blocked_signals, args=(results,))
+
+    process.start()
+    process.join()
+
+    assert {signal.SIGINT, signal.SIGHUP} <= results.get()

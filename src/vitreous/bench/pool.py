@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -123,6 +123,8 @@ def choose_process_context(*modules: str) -> ForkServerContext | SpawnContext:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(modules))
+    with children_ignore_terminal():
+        resource_tracker.ensure_running()  # its start ends with SIGINT unblocked in this process
     with children_ignore_terminal():  # workers inherit the mask of the server
         forkserver.ensure_running()
     return context
