@@ -34,13 +34,13 @@ def xgradcamplus(a: Tensor, g: Tensor, first: int, eps: float = 1e-7) -> Tensor:
 
 
 def gradcampp(a: Tensor, g: Tensor, first: int, eps: float = 1e-7, relu: bool = True) -> Tensor:
-    weight = torch.zeros(a.shape[1], dtype=torch.float64)
-    for k in range(a.shape[1]):
-        total = a[first:, k].sum()
-        for i in range(first, len(a)):
-            alpha = g[i, k] ** 2 / (2 * g[i, k] ** 2 + total * g[i, k] ** 3 + eps)
-            weight[k] += alpha * (max(g[i, k], 0) if relu else g[i, k])
-    return weighted(a, weight)
+    weight = []
+    for activations, gradients in zip(a[first:].T.tolist(), g[first:].T.tolist(), strict=True):  # of each channel
+        total = sum(activations)
+        alphas = [gradient**2 / (2 * gradient**2 + total * gradient**3 + eps) for gradient in gradients]
+        parts = [max(gradient, 0) if relu else gradient for gradient in gradients]
+        weight.append(sum(alpha * part for alpha, part in zip(alphas, parts, strict=True)))
+    return weighted(a, torch.tensor(weight, dtype=torch.float64))
 
 
 def hirescam(a: Tensor, g: Tensor, first: int) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from timm.layers import LayerScale
 from torch import Tensor, nn
@@ -44,10 +46,11 @@ def sent(scene: Scene, layer: int, bias: str = "included") -> Tensor:
     return torch.stack(f)
 
 
+@cache  # of a scene, which is cached too; callers do not modify the vectors
 @torch.no_grad()
-def received(scene: Scene, layer: int, f: Tensor, residual: bool) -> Tensor:
-    """R[i, j] = Σ_h A[h, i, j] f[h, j] (+ X_i where i = j), [N N d]."""
-    N, A = scene.N, scene.A[layer]
+def received(scene: Scene, layer: int, bias: str, residual: bool) -> Tensor:
+    """R[i, j] = Σ_h A[h, i, j] f[h, j] (+ X_i where i = j), [N N d], with f of `sent`."""
+    N, A, f = scene.N, scene.A[layer], sent(scene, layer, bias)
     R = torch.zeros(N, N, f.shape[-1], dtype=torch.float64)
     for i in range(N):
         for j in range(N):
@@ -72,9 +75,9 @@ def normed(scene: Scene, layer: int, R: Tensor) -> Tensor:
     return out
 
 
+@cache
 def attin_matrix(scene: Scene, layer: int, part: str, value_bias: bool) -> Tensor:
-    f = sent(scene, layer, "included" if value_bias else "free")
-    R = received(scene, layer, f, residual=part != "attention")
+    R = received(scene, layer, "included" if value_bias else "free", residual=part != "attention")
     return (normed(scene, layer, R) if part == "resln" else R).norm(dim=-1)
 
 
@@ -105,9 +108,10 @@ def attin_per_head(scene: Scene) -> Tensor:
     return scene.rho @ total
 
 
+@cache
 def through_the_block(scene: Scene, layer: int) -> Tensor:
     """V = R + lambda_2 ⊙ K_2(R) / sigma, free of biases."""
-    R = received(scene, layer, sent(scene, layer, "free"), residual=True)
+    R = received(scene, layer, "free", residual=True)
     return R + scale_of(scene.model.blocks[layer].ls2) * normed(scene, layer, R)
 
 
@@ -121,20 +125,26 @@ def globenc(scene: Scene, form: str = "none", layers: str | None = None) -> Tens
     return scene.rho @ sum(T[layer] for layer in layers_of(scene, layers)) if layers else rolled(scene, T, form)
 
 
-def alti_matrix(
-    scene: Scene, layer: int, skipplus: bool, eps: float, shift: float = 0.0, undefined: str = "nan"
-) -> Tensor:
-    """relu(‖y_i‖₁ − ‖y_i − v_ij‖₁), rows divided by their sums."""
+@cache
+def alti_proximities(scene: Scene, layer: int, skipplus: bool, shift: float) -> Tensor:
+    """relu(‖y_i‖₁ − ‖y_i − v_ij‖₁)."""
     if skipplus:
         V, y = through_the_block(scene, layer), scene.X[layer + 1]
     else:
-        V, y = received(scene, layer, sent(scene, layer), residual=True), scene.Y[layer]
+        V, y = received(scene, layer, "included", residual=True), scene.Y[layer]
     T = torch.zeros(scene.N, scene.N, dtype=torch.float64)
     for i in range(scene.N):
         for j in range(scene.N):
             T[i, j] = (y[i].abs().sum() - (V[i, j] - y[i] + shift).abs().sum()).relu()
-        T[i] = T[i] if undefined == "zero" and not T[i].any() else T[i] / (T[i].sum() + eps)
     return T
+
+
+def alti_matrix(
+    scene: Scene, layer: int, skipplus: bool, eps: float, shift: float = 0.0, undefined: str = "nan"
+) -> Tensor:
+    """Proximities of tokens, rows divided by their sums."""
+    rows = alti_proximities(scene, layer, skipplus, shift)
+    return torch.stack([row if undefined == "zero" and not row.any() else row / (row.sum() + eps) for row in rows])
 
 
 @reference_for("alti", models=WITH_RMS)
