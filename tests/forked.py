@@ -5,8 +5,12 @@ A process of its own takes five seconds to import it. What a test runs in such a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from multiprocessing.context import ForkServerContext, SpawnContext
+from pathlib import Path
 from typing import Any
 
 from vitreous.bench.pool import choose_process_context
@@ -26,3 +30,18 @@ def run_forked(function: Callable[..., Any], *arguments: Any) -> int | None:
     process.start()
     process.join()
     return process.exitcode
+
+
+def run_script(script: Path, *arguments: str, output: Path) -> int | None:
+    """Run a script in a forked process, as `python SCRIPT` would; return the exit status. Its output is written to a file."""
+    return run_forked(execute_script, script, arguments, output)
+
+
+def execute_script(script: Path, arguments: Sequence[str], output: Path) -> None:
+    """Run a script as `__main__`; of the repository's folders, only its own is on the path, as in a new process."""
+    root = Path(__file__).parents[1]
+    added_by_tests = {str(root / "docs"), str(root / "benchmarks")}
+    sys.path[:] = [str(script.parent), *(entry for entry in sys.path if entry not in added_by_tests)]
+    sys.argv[:] = [str(script), *arguments]
+    with output.open("w", encoding="utf-8") as file, redirect_stdout(file):
+        runpy.run_path(str(script), run_name="__main__")

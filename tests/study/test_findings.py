@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import vitreous
+from tests.forked import run_script
 from vitreous.core.defaults import DEFAULT_METHOD
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-def test_pages_and_quoted_numbers_agree_with_the_results():
-    told = subprocess.run(
-        [sys.executable, str(ROOT / "docs" / "study" / "make.py"), "--check"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (told.returncode, told.stdout.strip()) == (0, "pages and results agree"), told.stderr
+def test_pages_and_quoted_numbers_agree_with_the_results(tmp_path):
+    output = tmp_path / "output.txt"
+    status = run_script(ROOT / "docs" / "study" / "make.py", "--check", output=output)
+    assert (status, output.read_text(encoding="utf-8").strip()) == (0, "pages and results agree")
     assert "1.2 %" in (ROOT / "README.md").read_text(encoding="utf-8")  # the slot is there
 
 
