@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,9 @@ from tests.models.families import pictures, seen, tiny
 from tests.reference.scene import Scene, look, read_out
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, SpecError
+from vitreous.methods.attention_gradients import mean_positive_gradient
 from vitreous.methods.spec import resolve
+from vitreous.models.vit import ViT
 from vitreous.testing import Counter, check_method, tiny_vits
 
 FAMILIES = ("vit-even", "vit-mean", "map-skips-prefix", "deit-distilled")
@@ -248,6 +252,24 @@ def test_the_read_out_of_a_scene_is_the_probes():
 # ── outputs of the authors' code ──────────────────────────────────────────────────────────────────
 
 
+@cache
+def path_gradient_of(model: ViT, images: bytes, shape: tuple[int, ...], targets: tuple[int, ...], steps: int) -> Tensor:
+    pixels = torch.frombuffer(bytearray(images), dtype=model.dtype).view(shape)
+    return mean_positive_gradient(Probe(model, pixels, torch.tensor(targets)), steps)
+
+
+@pytest.fixture
+def shared_path_gradients(monkeypatch):
+    """The gradient along the path takes most of the time, and is the same for TAM and BT from any block: compute it once."""
+
+    def compute(probe: Probe, steps: int) -> Tensor:
+        images, targets = probe.images, probe.targets.flatten().tolist()
+        return path_gradient_of(probe.vit, images.numpy().tobytes(), tuple(images.shape), tuple(targets), steps)
+
+    monkeypatch.setattr("vitreous.methods.attention_gradients.mean_positive_gradient", compute)
+
+
+@pytest.mark.usefixtures("shared_path_gradients")
 @pytest.mark.parametrize(
     ("file", "spec"),
     [
