@@ -73,7 +73,8 @@ def collections_of(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 literals = st.recursive(st.one_of(numbers, texts, odd), collections_of, max_leaves=6)
 
 
-def options_in(names: list[str]) -> st.SearchStrategy[str]:
+@cache  # hypothesis examines every strategy that it has not seen
+def options_in(names: tuple[str, ...]) -> st.SearchStrategy[str]:
     """Parenthesised options, most of them with names that exist."""
     known = st.sampled_from(names) if names else st.nothing()
     keys = st.one_of(known, known, st.sampled_from(RESERVED), st.text(max_size=6))
@@ -88,17 +89,31 @@ def part(mark: str, names: list[str], options: st.SearchStrategy[str]) -> st.Sea
 
 
 FOLD_OPTIONS = sorted({option for name in FOLDS for option in options_of(FOLDS[name].function)})
-linearised = part("@", list(LINEARISATIONS), options_in(list(CHOICES)))
-folded = part("+", list(FOLDS), options_in(FOLD_OPTIONS))
+linearised = part("@", list(LINEARISATIONS), options_in(tuple(CHOICES)))
+folded = part("+", list(FOLDS), options_in(tuple(FOLD_OPTIONS)))
+
+
+@cache
+def option_names(known: tuple[str, ...]) -> st.SearchStrategy[str]:
+    return st.one_of(*[st.sampled_from(known)] * 3 if known else [], st.sampled_from(RESERVED), st.text(max_size=6))
+
+
+@cache
+def names_in(names: tuple[str, ...]) -> st.SearchStrategy[str]:
+    return st.one_of(*[st.sampled_from(names)] * 4, st.text(max_size=8))
+
+
+@cache
+def three(values: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
+    return st.lists(values, min_size=3, max_size=3)
 
 
 @st.composite
 def families(draw: st.DrawFn, registry: Registry, names: list[str], endings: st.SearchStrategy[str]) -> list[str]:
     """Ten specs of one name: every pair of three option names and three values, and one of several options."""
-    name = draw(st.one_of(*[st.sampled_from(names)] * 4, st.text(max_size=8)))
-    known = list(registry[name].known_options) if name in names else []
-    keys = st.one_of(*[st.sampled_from(known)] * 3 if known else [], st.sampled_from(RESERVED), st.text(max_size=6))
-    triple, values = (draw(st.lists(each, min_size=3, max_size=3)) for each in (keys, literals))
+    name = draw(names_in(tuple(names)))
+    known = tuple(registry[name].known_options) if name in names else ()
+    triple, values = (draw(three(each)) for each in (option_names(known), literals))
     ending = draw(endings)
     single = [f"{name}({key}={value}){ending}" for key, value in product(triple, values)]
     return [*single, name + draw(options_in(known)) + ending]
