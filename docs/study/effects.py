@@ -144,11 +144,9 @@ def parse_value(text: str, kind: str) -> Any:
 
 def select_rows(rows: Iterable[T], **fields: Any) -> list[T]:
     """Rows whose fields have these values; a tuple, list or set allows any of its values."""
-    return [
-        row
-        for row in rows
-        if all(
-            getattr(row, name) in value if isinstance(value, tuple | set | list) else getattr(row, name) == value
-            for name, value in fields.items()
-        )
-    ]
+    for name, value in fields.items():  # one field after the other: most rows are dropped by the first
+        if isinstance(value, tuple | set | list):
+            rows = [row for row in rows if getattr(row, name) in value]
+        else:
+            rows = [row for row in rows if getattr(row, name) == value]
+    return list(rows)
