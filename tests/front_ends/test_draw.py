@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+from functools import cache
 
 import numpy as np
 import pytest
@@ -221,8 +222,10 @@ def test_a_negligible_map_does_not_take_the_scale_of_a_smaller_one():
 def test_a_constant_map_is_labelled_as_constant(value, signed):
     found = attribution(torch.full((GRID, GRID), value), signed=signed)
 
-    assert "constant map" in words(figure(found))
-    saved(figure(found))
+    drawn = figure(found)
+
+    assert "constant map" in words(drawn)
+    saved(drawn)
 
 
 def test_an_infinite_score_is_drawn_at_the_end_of_the_scale():
@@ -250,8 +253,10 @@ def test_missing_scores_are_hatched_and_counted(mode):
 def test_a_map_of_missing_scores_only_can_be_drawn():
     found = attribution(torch.full((GRID, GRID), torch.nan))
 
-    assert "64 of 64 scores missing" in words(figure(found))
-    saved(figure(found))
+    drawn = figure(found)
+
+    assert "64 of 64 scores missing" in words(drawn)
+    saved(drawn)
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-5, 0.02, 3.0, 5e3, 7e12])
@@ -280,8 +285,13 @@ def test_a_figure_names_method_class_probability_and_score_function():
 def test_any_name_can_be_drawn_without_a_warning(name):
     found = attribution(one_hot(1, 1), names=(name,))
 
-    assert saved(figure(found)).width == saved(figure(attribution(one_hot(1, 1)))).width
+    assert saved(figure(found)).width == width_of_a_plain_figure()
     saved(sheet([found, found]))
+
+
+@cache
+def width_of_a_plain_figure() -> int:
+    return saved(figure(attribution(one_hot(1, 1)))).width
 
 
 @pytest.mark.slow
@@ -460,11 +470,13 @@ def test_a_class_explained_by_its_own_sigmoid_is_captioned_with_that_probability
 def test_a_single_output_is_a_value_and_no_class(value, written):
     age = attribution(one_hot(1, 1), logits=torch.tensor([[value]]), names=("age",))
 
+    figure_text, sheet_text = words(figure(age)), words(sheet([age]))
+
     assert describe_target(age) == f"age = {written}"
-    assert "%" not in words(figure(age))
-    assert "score (value)" in words(figure(age))
-    assert f"= {written}" in words(sheet([age]))
-    assert "rank" not in words(sheet([age]))
+    assert "%" not in figure_text
+    assert "score (value)" in figure_text
+    assert f"= {written}" in sheet_text
+    assert "rank" not in sheet_text
     assert f"<b>age</b> = {written}" in html(age)
 
 

@@ -142,8 +142,11 @@ class Scale:
         numpy.ndarray
             Colours from 0 to 1; the last axis is red, green, blue.
         """
+        return self._colours_at(self.positions(values))
+
+    def _colours_at(self, positions: np.ndarray) -> np.ndarray:
         name, first, last = DIVERGING if self.signed else SEQUENTIAL
-        return colormaps[name](first + self.positions(values) * (last - first))[..., :3].astype(np.float32)
+        return colormaps[name](first + positions * (last - first))[..., :3].astype(np.float32)
 
     def over(self, base: np.ndarray, values: np.ndarray, opacity: Number = OPACITY) -> np.ndarray:
         """Colours laid over an image in [0, 1], more opaque for stronger scores; weak scores leave it visible.
@@ -162,8 +165,9 @@ class Scale:
         numpy.ndarray
             Image [H W 3].
         """
-        cover = opacity * self.strength(self.positions(values))[..., None]
-        return base * (1 - cover) + self.colours(values) * cover
+        positions = self.positions(values)
+        cover = opacity * self.strength(positions)[..., None]
+        return base * (1 - cover) + self._colours_at(positions) * cover
 
     def ramp(self, opacity: Number | None = OPACITY, steps: int = 256) -> np.ndarray:
         """Colours from end to end, as they look over the average grey of a toned image.

@@ -428,11 +428,13 @@ class Attribution:
         finite = maps.isfinite()
         total = maps.where(finite, 0).abs().sum(-1)
         negligible = total == 0
+        if self.score is None or not self.signed:
+            return negligible & finite.any(-1)
         try:
-            in_units_of_the_score = self.signed and resolve(self.method).class_specific
+            in_units_of_the_score = resolve(self.method).class_specific
         except VitreousError:  # not a registered method
-            in_units_of_the_score = self.signed
-        if self.score is not None and in_units_of_the_score:
+            in_units_of_the_score = True
+        if in_units_of_the_score:
             negligible = negligible | (total < NEGLIGIBLE * self.score.to(total).abs())
         return negligible & finite.any(-1)
 
