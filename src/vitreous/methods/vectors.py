@@ -164,7 +164,9 @@ def alti(
             norm, spread = after_attention
             vectors = vectors + norm(vectors) * feed_scale(layer) / spread[:, part, None]
         target = goal[:, part]
-        return (target.abs().sum(-1, keepdim=True) - (vectors - target[:, :, None] + shift).abs().sum(-1)).clamp(min=0)
+        vectors -= target[:, :, None]
+        distance = (vectors + shift if shift else vectors).abs().sum(-1)
+        return (target.abs().sum(-1, keepdim=True) - distance).clamp(min=0)
 
     receivers = torch.arange(values.shape[2], device=values.device).split(chunk_of(values))
     contribution = torch.cat([approach_output(part) for part in receivers], 1)
@@ -172,10 +174,16 @@ def alti(
     return contribution / (total if undefined == "nan" else torch.where(total == 0, 1, total))
 
 
-def chunk_of(values: HeadVectors, budget: int = 2**26) -> int:
-    """Number of receiving tokens for which [r chunk n d] stays within `budget` bytes."""
+def chunk_of(values: HeadVectors) -> int:
+    """Number of receiving tokens for which [r chunk n d] stays within 64 MiB, or 2 MiB on a CPU.
+
+    A CPU has 2 MiB in its cache. It gets a multiple of 8 tokens if they fit into 64 MiB: its matrix products round groups
+    of 8 rows alike, so maps do not depend on the size of the chunk.
+    """
     r, _, n, d = values.shape
-    return max(1, budget // (r * n * d * values.element_size()))
+    row_bytes = r * n * d * values.element_size()
+    most = max(1, 2**26 // row_bytes)
+    return most if values.device.type != "cpu" else min(most, max(8, 2**21 // row_bytes // 8 * 8))
 
 
 # names of SkipPLUS's released code: roll-outs without the identity, and sums over all layers
