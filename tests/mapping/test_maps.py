@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -109,20 +107,3 @@ def test_files_of_earlier_versions_are_read(stored, tmp_path):
 def test_a_folder_without_maps_gives_an_error_message(tmp_path):
     with pytest.raises(DataError, match=r"holds no maps; `vitreous map DATASET"):
         maps.read(Path(tmp_path))
-
-
-@pytest.mark.slow
-def test_without_the_packages_of_benchmarks_reading_says_what_to_install(tmp_path):
-    code = f"""
-import sys
-sys.modules.update(dict.fromkeys(("cachetools", "pandas", "pyarrow", "pydantic")))
-from vitreous import maps
-from vitreous.core.errors import DataError
-try:
-    maps.read({str(tmp_path)!r})
-except DataError as problem:
-    assert "pip install 'vitreous[bench]'" in str(problem)
-else:
-    raise AssertionError
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
