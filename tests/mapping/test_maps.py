@@ -72,11 +72,13 @@ def test_a_folder_is_measured_with_the_images_that_were_explained(tmp_path):
     run(spec, tmp_path / "maps", methods=("gradcam", "random"), targets="top 2", images=7)
     stored, vit = maps.read(tmp_path / "maps"), vitreous.load("scenes")
 
-    scored = list(stored.evaluate(vit, "deletion_aopc", batch_size=5))
+    metric = "deletion_aopc(ratios=(0.3, 0.7))"
+
+    scored = list(stored.evaluate(vit, metric, batch_size=5))
     assert [row.key for row, _ in scored] == [row.key for row in stored.rows()]
     for (row, score), (_, sample) in list(zip(scored, stored.samples(), strict=True))[::5]:
         image = vit.preprocess(sample.image)[None]
-        expected = vitreous.evaluate(vit, image, row.attribution, "deletion_aopc").scores
+        expected = vitreous.evaluate(vit, image, row.attribution, metric).scores
         assert score == pytest.approx(float(expected), abs=1e-4)
         assert (sample.key, sample.label) == (row.key, row.label)
     few = [row.role for row, _ in stored.evaluate("scenes", "sparseness", role="top 1", method="random")]

@@ -25,6 +25,7 @@ from vitreous.web.settings import Settings
 pytestmark = pytest.mark.browser
 PATIENCE = 60_000
 METHODS = ["temper", "decompx+skipplus", "genatt", "rollout"]
+CROPPED = png(400, 200)  # the server computes its maps for the first test that drops it
 
 
 class Visit:
@@ -300,7 +301,7 @@ def test_patches_are_removed_with_the_keyboard(untouched):
 
 
 def test_a_dropped_image_is_explained(visit, served):
-    seen, data = visit(), png(300, 200)
+    seen, data = visit(), CROPPED
     seen.page.evaluate(
         """([bytes]) => {
             const data = new DataTransfer();
@@ -527,7 +528,7 @@ def test_a_new_image_shows_its_crop_and_no_cursor_of_the_last_one(visit):
         "Space",
     ):  # the removal schedules a request for the Python lines
         seen.page.keyboard.press(key)
-    drop_image(seen, png(400, 200))
+    drop_image(seen, CROPPED)
     seen.settle()
 
     assert seen.page.evaluate("document.activeElement.id") == "stage"
