@@ -35,6 +35,7 @@ class ModuleCall:
     """A call of a submodule: its number among all calls that were observed, its first tensor and what it returned."""
 
     number: int
+    repeat: int  # number of observed calls of the same submodule before it
     name: str
     module: nn.Module
     state: Tensor  # empty if it was called without a tensor of floating-point numbers
@@ -89,7 +90,8 @@ def find_blocks(
             f"no blocks of {type(module).__name__!r} {condition} are tokens of the {'image' if clip is None else 'clip'}; name them with "
             "blocks='layers.*.blocks.*', or use black_box=True"
         )
-    confirmed = confirm_grids(module, forward, images, candidates, shaped, clip)
+    with evaluating(module):
+        confirmed = confirm_grids(forward, images, shaped, clip)
     missed = {call.name for call in calls if call.number not in confirmed}  # all calls of a block are cut, or none
     blocks = innermost([(call, confirmed[call.number]) for call in calls if call.name not in missed])
     if not blocks:
@@ -172,42 +174,58 @@ def dependent_inputs(
     return [replace(call, state=call.state.detach(), output=None) for call in dependent]
 
 
-def observe_calls(
-    module: nn.Module, forward: Callable[[], Any], observed: Mapping[str, nn.Module], last: int | None = None
-) -> list[ModuleCall]:
-    """Calls of submodules in the order in which they begin in one forward, which ends with the call of number `last`."""
+def observe_calls(module: nn.Module, forward: Callable[[], Any], observed: Mapping[str, nn.Module]) -> list[ModuleCall]:
+    """Calls of submodules in the order in which they begin in one forward."""
     calls: list[ModuleCall] = []
     open_calls: list[ModuleCall] = []
     names = {part: name for name, part in observed.items()}
+    repeats = dict.fromkeys(names, 0)
 
     def begin(part: nn.Module, args: Any, kwargs: Any) -> None:
         try:
             state = first_tensor(args, kwargs)[1]
         except ModelError:
             state = torch.empty(0)
-        calls.append(ModuleCall(len(calls), names[part], part, state))
+        calls.append(ModuleCall(len(calls), repeats[part], names[part], part, state))
+        repeats[part] += 1
         open_calls.append(calls[-1])
-        if last is not None and len(calls) > last:
-            raise StopForward
 
     def end(part: nn.Module, args: Any, output: Any) -> None:
         open_calls.pop().output = output
 
     handles = [part.register_forward_pre_hook(begin, with_kwargs=True) for part in names]
     handles += [part.register_forward_hook(end) for part in names]
-    with removing_hooks(handles), evaluating(module), suppress(StopForward):
+    with removing_hooks(handles), evaluating(module):
         forward()
     return calls
+
+
+def read_input(call: ModuleCall, forward: Callable[[], Any]) -> Tensor:
+    """First tensor of the same call in another forward, which ends there; empty if the call was given none."""
+    state = torch.empty(0)
+    repeats = 0
+
+    def begin(part: nn.Module, args: Any, kwargs: Any) -> None:
+        nonlocal repeats, state
+        repeats += 1
+        if repeats <= call.repeat:
+            return
+        with suppress(ModelError):
+            state = first_tensor(args, kwargs)[1]
+        raise StopForward
+
+    handle = call.module.register_forward_pre_hook(begin, with_kwargs=True)
+    with removing_hooks([handle]), suppress(StopForward), torch.no_grad():
+        forward()
+    return state
 
 
 # ── grids ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def confirm_grids(
-    module: nn.Module,
     forward: Forward,
     image: Images,
-    candidates: dict[str, nn.Module],
     shaped: list[tuple[ModuleCall, list[TokenGrid]]],
     clip: Clip | None,
 ) -> dict[int, TokenGrid]:
@@ -219,8 +237,7 @@ def confirm_grids(
     """
 
     def input_of(call: ModuleCall, images: Images) -> Tensor:
-        with torch.no_grad():
-            return observe_calls(module, lambda: forward(images), candidates, last=call.number)[call.number].state
+        return read_input(call, lambda: forward(images))
 
     grid_by_shape: dict[tuple[Any, ...], TokenGrid | None] = {}
     map_measured = False

@@ -147,10 +147,16 @@ def examine(model: Network, image: Images, blocks: str | Sequence[str] | None = 
     key = (structure_of(model.module), tuple(image.shape), image.dtype, image.device.type, str(blocks))
     if model.inputs is None and key in examinations:
         return examinations[key].describe(model)
+    with evaluating(model.module):  # once for all forwards: a model may have thousands of submodules
+        findings = examine_on(model, image, blocks)
+    if len(examinations) >= 8:  # images of many sizes
+        examinations.clear()
+    examinations[key] = findings
+    return findings.describe(model)
 
-    def call(images: Images) -> Any:
-        with evaluating(model.module):
-            return model.call(images)
+
+def examine_on(model: Network, image: Images, blocks: str | Sequence[str] | None) -> Examination:
+    """Findings about a network in eval mode on one image or clip."""
 
     def not_run(reason: str) -> ModelError:
         return ModelError(
@@ -159,10 +165,10 @@ def examine(model: Network, image: Images, blocks: str | Sequence[str] | None = 
         )
 
     with unexpected_errors_as(not_run), torch.no_grad():
-        first, second = call(image), call(image)
+        first, second = model.call(image), model.call(image)
     refuse_random(model.name, first, second)
     clip = None if model.clip is None else replace(model.clip, frames=image.shape[model.clip.axis])
-    located = find_blocks(model.module, call, image, blocks, clip)
+    located = find_blocks(model.module, model.call, image, blocks, clip)
     fine = max((block.tokens.grid for block in located), key=math.prod)
     size = size_of(image, clip)
     if any(length % cells for length, cells in zip(size, fine, strict=True)):
@@ -181,12 +187,8 @@ def examine(model: Network, image: Images, blocks: str | Sequence[str] | None = 
     count = None
     with suppress(ShapeError):  # no logits: the user's score function reads the outputs
         count = logits.shape[-1] if (logits := logits_of(first)).ndim == 2 else None
-    copy, missing = check_completeness(model, image, call, first)
-    findings = Examination(tuple((b.name, b.tokens) for b in located), layout, copy, missing, count, clip)
-    if len(examinations) >= 8:  # images of many sizes
-        examinations.clear()
-    examinations[key] = findings
-    return findings.describe(model)
+    copy, missing = check_completeness(model, image, model.call, first)
+    return Examination(tuple((b.name, b.tokens) for b in located), layout, copy, missing, count, clip)
 
 
 def join_lengths(lengths: Sequence[int]) -> str:
