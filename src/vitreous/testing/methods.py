@@ -69,7 +69,7 @@ class Case:
     method: Method
     vit: ViT
 
-    @property
+    @cached_property
     def images(self) -> Tensor:
         draw = torch.Generator().manual_seed(1)
         return torch.randn(3, 3, *self.vit.size, generator=draw).to(self.vit.device, self.vit.dtype)
@@ -79,8 +79,15 @@ class Case:
         return torch.tensor([1, 0, 1]) if self.vit.outputs == 2 else torch.tensor([1, 4, 2]) % self.vit.outputs
 
     @cached_property
+    def counted_run(self) -> tuple[Attribution, Counter]:
+        """Attribution of the images and targets, and the passes through blocks that it took."""
+        counter = Counter()
+        with counter.watching(self.vit) as watched:
+            return self.run(vit=watched), counter
+
+    @property
     def attribution(self) -> Attribution:
-        return self.run()
+        return self.counted_run[0]
 
     @cached_property
     def map_scores(self) -> Tensor:
@@ -92,11 +99,11 @@ class Case:
         return self.scores(targets=(self.targets + 1) % self.vit.outputs)
 
     @cached_property
-    def second_run(self) -> tuple[Tensor, bool]:
-        """Scores of the same images and targets, computed again, and whether the model is unchanged by it."""
+    def second_run(self) -> tuple[Tensor, tuple[Any, ...], bool]:
+        """Scores of the same images and targets, computed again, the model's state before, and whether it is unchanged."""
         before = fingerprint(self.vit.module)
         scores = self.scores()
-        return scores, fingerprint(self.vit.module) == before
+        return scores, before, fingerprint(self.vit.module) == before
 
     def run(self, images: Tensor | None = None, targets: Tensor | None = None, vit: ViT | None = None) -> Attribution:
         images = self.images if images is None else images
@@ -187,8 +194,8 @@ def parts_add_up(case: Case) -> None:
 
 def model_is_untouched(case: Case) -> None:
     """Parameters, buffers, gradients, hooks and flags are bit-identical afterwards, also after an exception."""
-    require(case.second_run[1], "it changes the model")
-    before = fingerprint(case.vit.module)
+    _, before, unchanged = case.second_run
+    require(unchanged, "it changes the model")
 
     def broken(*_: Any) -> Tensor:
         raise RuntimeError("on purpose")
@@ -204,9 +211,7 @@ def model_is_untouched(case: Case) -> None:
 
 def cost_is_as_stated(case: Case) -> None:
     """No more forward and backward passes than declared."""
-    counter = Counter()
-    with counter.watching(case.vit) as watched:
-        case.run(vit=watched)
+    _, counter = case.counted_run
     image_count, depth = len(case.images), case.vit.depth
     for kind, stated, counted in (
         ("forwards", case.method.facts.forwards, counter.forwards),
