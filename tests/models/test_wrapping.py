@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from timm.models.swin_transformer import SwinTransformer
 from torch import Tensor, nn
 
 import vitreous
+from tests.forked import run_forked
 from tests.models.families import SMALL, build, pictures, shaken
 from vitreous.cli.main import main
 from vitreous.core.errors import ModelError, ShapeError
@@ -194,25 +194,50 @@ def test_shells_of_torch_are_removed_and_others_are_not():
     torch.testing.assert_close(tripled.forward(pictures()), 3 * module(pictures()))
 
 
+UNAVAILABLE = 77  # exit status if this machine cannot start a process group: gloo needs a loopback interface that is up
+
+
+def explain_distributed(folder: Path, interface: str) -> None:
+    """Explain models inside a real `DistributedDataParallel`, in a process group of one whose store is a file."""
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
+    try:
+        dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), 1), rank=0, world_size=1)
+    except RuntimeError as problem:
+        (folder / "problem").write_text(str(problem).splitlines()[0])
+        sys.exit(UNAVAILABLE)
+    try:
+        for module, inputs, kind in ((build("vit"), pictures(), ViT), (swin(), images(), vitreous.Network)):
+            expected = vitreous.explain(module, inputs, 1, "decompx+plus").patches
+            distributed = DistributedDataParallel(module)
+            before = fingerprint(distributed)
+
+            described = vitreous.wrap(distributed)
+            attribution = vitreous.explain(distributed, inputs, 1, "decompx+plus")
+
+            assert type(described) is kind
+            assert described.module is module
+            assert torch.equal(attribution.patches, expected)
+            assert fingerprint(distributed) == before
+            distributed.train()(inputs).sum().backward()  # training can continue afterwards
+            assert all(p.grad is not None for p in module.parameters() if p.requires_grad)
+    finally:
+        dist.destroy_process_group()
+
+
 @pytest.mark.slow
 def test_a_distributed_model_is_explained_as_the_model_inside(tmp_path):
-    """In a process of its own, since a process group is global; the store is a file and the interface loopback."""
+    """In a process of its own, since a process group is global; its interface is loopback."""
     loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
     if not torch.distributed.is_available() or not loopback:
         pytest.skip("torch.distributed or a loopback interface is missing")
-    root = Path(__file__).parents[2]
-    path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.models.distributed_program", str(tmp_path)],
-        env=os.environ | {"GLOO_SOCKET_IFNAME": loopback[0], "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    status = run_forked(explain_distributed, tmp_path, loopback[0])
 
-    if done.returncode == 77:
-        pytest.skip(done.stdout.strip())
-    assert done.returncode == 0, done.stderr
+    if status == UNAVAILABLE:
+        pytest.skip(f"no process group: {(tmp_path / 'problem').read_text()}")
+    assert status == 0
 
 
 class Tripled(nn.Module):
