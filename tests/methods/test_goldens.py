@@ -202,15 +202,28 @@ class Golden:
         return cycle([("top",), ("other",)] if self.name == "real" else [("top", "other")])
 
     @lru_cache(maxsize=4)
-    def forward(self, count: int, which: str) -> Probe:
+    def forward(self, count: int, targets: tuple[str, ...]) -> Probe:
         """Probe whose forward results the methods share."""
-        return Probe(self.vit, self.images[:count], self.targets[which][:count])
+        return Probe(self.vit, self.images[:count], torch.stack([self.targets[which][:count] for which in targets], 1))
 
-    def compare(self, file: str, spec: str, reference: np.ndarray, which: str = "top") -> None:
+    @lru_cache(maxsize=256)
+    def patches(self, spec: str, question: str, count: int, targets: tuple[str, ...]) -> dict[str, np.ndarray]:
+        """Patch scores of each target; one forward serves all of them."""
+        probe = self.forward(count, targets).with_score_function(question)
+        scores = vitreous.resolve(spec)(probe).patches.unflatten(0, (count, len(targets)))
+        return dict(zip(targets, scores.numpy().swapaxes(0, 1), strict=True))
+
+    def compare(self, file: str, spec: str, references: dict[str, np.ndarray]) -> None:
+        """Compare the maps of one or several targets with their references."""
         question = "probability" if file.endswith("_prob") else "logit"
-        reference = reference[:1] if self.name == "real" else reference  # the small models have the batches
-        probe = self.forward(len(reference), which).with_score_function(question)
-        ours = vitreous.resolve(spec)(probe).patches.numpy()
+        if self.name == "real":  # the small models have the batches
+            references = {which: reference[:1] for which, reference in references.items()}
+        (count,) = {len(reference) for reference in references.values()}
+        ours = self.patches(spec, question, count, tuple(references))
+        for which, reference in references.items():
+            self.compare_target(file, spec, ours[which], reference, which)
+
+    def compare_target(self, file: str, spec: str, ours: np.ndarray, reference: np.ndarray, which: str) -> None:
         tolerance = self.entry(file)["tolerance"]
         allowed = tolerance["rtol"] * np.abs(reference) + tolerance["atol_rel_to_max"] * np.nanmax(
             np.abs(reference), axis=-1, keepdims=True, initial=0
@@ -247,8 +260,7 @@ def test_token_signals_agree_with_the_skipplus_repository(golden, mode):
     chosen = TOKENS if golden.name != "real" else few(TOKENS, mode)
 
     for (name, spec), targets in zip(chosen.items(), golden.targets_compared, strict=False):
-        for which in targets:
-            golden.compare(file, spec.format(LIN[mode]), arrays[f"{name}__{which}"], which)
+        golden.compare(file, spec.format(LIN[mode]), {which: arrays[f"{name}__{which}"] for which in targets})
 
 
 def few(specs: dict[str, str], mode: str) -> dict[str, str]:
@@ -265,13 +277,13 @@ def test_mixing_signals_agree_with_the_skipplus_repository(golden, mode):
     arrays = golden.arrays(file)
 
     for (name, spec), targets in zip(MIXING.items(), golden.targets_compared, strict=False):
-        for which in targets:
-            if f"{name}__{which}" in arrays:
-                reference = first_row(arrays[f"{name}__{which}"], golden.prefix)
-                golden.compare(file, spec.format(LIN[mode]), reference, which)
+        stored = {which: arrays[f"{name}__{which}"] for which in targets if f"{name}__{which}" in arrays}
+        references = {which: first_row(array, golden.prefix) for which, array in stored.items()}
+        if references:
+            golden.compare(file, spec.format(LIN[mode]), references)
     for name, spec in AGNOSTIC.items():
         if name in arrays:
-            golden.compare(file, spec, first_row(arrays[name], golden.prefix))
+            golden.compare(file, spec, {"top": first_row(arrays[name], golden.prefix)})
 
 
 def first_row(reference: np.ndarray, prefix: int) -> np.ndarray:
@@ -282,8 +294,8 @@ def test_more_cams_agree_with_the_skipplus_repository(golden):
     arrays = golden.arrays("skipplus_1d_more_cams")
 
     for (name, spec), targets in zip(CAMS.items(), golden.targets_compared, strict=False):
-        for which in targets:
-            golden.compare("skipplus_1d_more_cams", spec, arrays[f"{name}__{which}"], which)
+        references = {which: arrays[f"{name}__{which}"] for which in targets}
+        golden.compare("skipplus_1d_more_cams", spec, references)
 
 
 @pytest.mark.parametrize("file", PLAIN)
@@ -293,9 +305,10 @@ def test_published_maps_are_reproduced(golden, file):
     arrays = golden.arrays(file)
 
     for key, spec in PLAIN[file].items():
-        for which in ("top", "other") if "{}" in key else ("top",):
-            if key.format(which) in arrays:
-                golden.compare(file, spec, arrays[key.format(which)], which)
+        targets = ("top", "other") if "{}" in key else ("top",)
+        references = {which: arrays[key.format(which)] for which in targets if key.format(which) in arrays}
+        if references:
+            golden.compare(file, spec, references)
 
 
 @pytest.mark.parametrize("file", MATRICES)
@@ -307,7 +320,7 @@ def test_published_matrices_are_reproduced(golden, file):
     for key, spec in MATRICES[file].items():
         if (golden.name, file) == ("real", "alti_skipplusrepo") and key != "rollout":
             continue  # L1 distances have no shortcut: the fold over all layers of the large model is enough
-        golden.compare(file, spec, first_row(arrays[key], golden.prefix))
+        golden.compare(file, spec, {"top": first_row(arrays[key], golden.prefix)})
 
 
 def test_norm_based_attention_is_reproduced_layer_by_layer(golden):
@@ -316,7 +329,8 @@ def test_norm_based_attention_is_reproduced_layer_by_layer(golden):
     for key, part in ATTIN.items():
         rows = arrays[f"{key}_cls_row"] if golden.name == "real" else arrays[key][:, :, 0, golden.prefix :]
         for layer in range(0, rows.shape[1], 1 if golden.name != "real" else 4):
-            golden.compare("attin_official", f"attin(row='cls', part='{part}')+at(layer={layer})", rows[:, layer])
+            spec = f"attin(row='cls', part='{part}')+at(layer={layer})"
+            golden.compare("attin_official", spec, {"top": rows[:, layer]})
 
 
 def test_the_readout_is_the_published_row_of_the_matrix(golden):
@@ -325,7 +339,8 @@ def test_the_readout_is_the_published_row_of_the_matrix(golden):
     matrix = golden.arrays("genatt_matrix")["top"]
     readout = Probe(golden.vit, golden.images).head_output.readout.numpy()
 
-    golden.compare("genatt_matrix", "genatt", np.einsum("bn,bnm->bm", readout, matrix)[:, golden.prefix :])
+    reference = np.einsum("bn,bnm->bm", readout, matrix)[:, golden.prefix :]
+    golden.compare("genatt_matrix", "genatt", {"top": reference})
 
 
 def test_decompx_agrees_token_by_token_prefix_and_biases_included(golden):
