@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from vitreous.capture.operation_registry import RULES
 from vitreous.capture.operations import LinearisedForward
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.method import METHODS
-from vitreous.models.model import Layout
+from vitreous.models.model import Layout, Network
 from vitreous.testing import fingerprint, tiny_vits
 from vitreous.wrapping import as_network, with_declared_outputs
 
@@ -41,6 +42,22 @@ def build(name: str) -> nn.Module:
     return randomise(CASES[name].build()).double().eval()
 
 
+@cache
+def shared(name: str) -> Network:
+    """A network that several tests use and must not modify."""
+    return CASES[name].see_through()
+
+
+SHARED = {
+    "hiera_tiny_224",
+    "nest_tiny_jx",
+    "resnet18",
+    "swin_tiny_patch4_window7_224",
+    "SegformerForSemanticSegmentation",
+    "YolosForObjectDetection",
+}
+
+
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
 )
@@ -52,7 +69,7 @@ def test_an_architecture_is_complete_or_refused_with_its_missing_share(name):
             case.see_through()
         return
 
-    network = case.see_through()
+    network = shared(name) if name in SHARED else case.see_through()
     assert network.missing < 1e-5
     attribution = vitreous.explain(
         network, case.random_input(), method="ixg@libra+plus", score=case.score or vitreous.scores.value(1)
@@ -154,7 +171,7 @@ def test_maps_by_operation_are_those_of_the_adapter(name):
 
 
 def test_shares_of_tokens_and_constants_make_up_the_score_of_a_swin():
-    network = vitreous.see_through(build("swin_tiny_patch4_window7_224"), size=(64, 64))
+    network = shared("swin_tiny_patch4_window7_224")
 
     attribution = vitreous.explain(network, images(64), method="decompx")
 
@@ -181,9 +198,9 @@ def test_token_positions_are_measured_by_their_reaction_to_the_image():
 
     YOLOS' detection tokens come after the patches.
     """
-    nest = vitreous.see_through(build("nest_tiny_jx"), size=(64, 64))
-    hiera = vitreous.see_through(build("hiera_tiny_224"), size=(96, 96))
-    yolos = vitreous.see_through(build("YolosForObjectDetection"), size=(64, 64))
+    nest = shared("nest_tiny_jx")
+    hiera = shared("hiera_tiny_224")
+    yolos = shared("YolosForObjectDetection")
 
     assert [block.tokens.form for block in nest.blocks] == ["windows"] * 12
     for network, size, (row, column) in ((hiera, 96, (13, 20)), (yolos, 64, (2, 1)), (nest, 64, (5, 9))):
@@ -273,7 +290,7 @@ def test_unsupported_modules_are_refused_with_a_message(make, said):
 
 
 def test_methods_that_need_more_are_refused_with_those_that_work():
-    network = vitreous.see_through(build("resnet18"), size=(64, 64))
+    network = shared("resnet18")
 
     for spec in ("genatt", "tis", "gradcam(of='norm1')"):
         with pytest.raises(SpecError, match=r"of a network ask one of: .*ixg"):
@@ -281,7 +298,7 @@ def test_methods_that_need_more_are_refused_with_those_that_work():
 
 
 def test_scores_must_be_one_number_per_image_with_a_gradient():
-    network = vitreous.see_through(build("resnet18"), size=(64, 64))
+    network = shared("resnet18")
 
     with pytest.raises(ShapeError, match="one number per image"):
         vitreous.explain(network, images(64), method="ixg", score=lambda output: output)
@@ -295,7 +312,7 @@ def test_scores_must_be_one_number_per_image_with_a_gradient():
 
 def test_maps_of_a_score_are_measured_with_that_score():
     case = CASES["SegformerForSemanticSegmentation"]
-    network, image = case.see_through(), case.random_input()
+    network, image = shared(case.name), case.random_input()
     attribution = vitreous.explain(network, image, method="ixg", score=case.score)
     order = attribution.pixels(mode="nearest").flatten().argsort(descending=True)
     objects = (
@@ -310,7 +327,7 @@ def test_maps_of_a_score_are_measured_with_that_score():
 
 
 def test_a_score_of_the_output_equals_a_score_function_of_the_logits():
-    network = vitreous.see_through(build("resnet18"), size=(64, 64))
+    network = shared("resnet18")
 
     by_score = vitreous.explain(network, images(64), method="temper", score=vitreous.scores.probability(2))
     by_question = vitreous.explain(network, images(64), 2, "temper", "probability")
@@ -339,7 +356,7 @@ def test_the_gradient_of_batch_norm_is_right_for_channels_last_images():
 
 
 def test_named_blocks_are_used_and_a_wrong_name_is_refused():
-    module = build("resnet18")
+    module = shared("resnet18").module
 
     assert [b.name for b in vitreous.see_through(module, size=(64, 64), blocks="layer[23].*").blocks] == [
         "layer2.0", "layer2.1", "layer3.0", "layer3.1",
