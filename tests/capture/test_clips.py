@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import vitreous
+from tests.lazy import LazyModule
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.draw import film_strip, overlay_image
 from vitreous.draw.film import time_step
@@ -18,7 +19,7 @@ from vitreous.models.layout import ClipLayout
 from vitreous.models.model import Network
 from vitreous.testing import tiny_vits
 
-transformers = pytest.importorskip("transformers")
+transformers = LazyModule("transformers")
 
 WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "num_labels": 3}
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from tests.data.making import noise, write
+from tests.lazy import LazyModule
 from vitreous.core.errors import DataError
 from vitreous.data import batches, open_dataset
 from vitreous.models.image_input import Preprocess
 
-h5py = pytest.importorskip("h5py")
+h5py = LazyModule("h5py")
 SIZES = [(7, 5), (6, 9), (8, 4)]  # width, height
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -94,21 +95,27 @@ def create_huggingface(
     return NamedModule(model, preprocess_of(name), classes, ModelOrigin(source=name, weights=weights))
 
 
+def import_transformers() -> Any:
+    """The package `transformers`, untyped: a type checker would read its 4,000 modules."""
+    return import_module("transformers")
+
+
 def fetch(name: str, checkpoint: str | Path | None, pretrained: bool, changes: dict[str, Any]) -> tuple[Any, dict]:
     """The module, and transformers' loading info (missing, unexpected and mismatched keys; empty without weights)."""
     try:
-        import transformers
-        from transformers import AutoConfig, AutoModelForImageClassification
+        transformers = import_transformers()
     except ImportError:
         raise ModelError("Hugging Face models need transformers: pip install 'vitreous[hf]'") from None
-    loaded: Any = AutoConfig.from_pretrained(name, trust_remote_code=False, return_unused_kwargs=True, **changes)
+    loaded = transformers.AutoConfig.from_pretrained(
+        name, trust_remote_code=False, return_unused_kwargs=True, **changes
+    )
     config, unused = loaded
     if odd := sorted(set(unused) & set(changes)):
         raise ModelError(
             f"{', '.join(odd)} is no setting of {type(config).__name__}; see its documentation for those it has"
         )
     architecture = (config.architectures or [""])[0]
-    auto: Any = getattr(transformers, architecture) if architecture in TOWERS else AutoModelForImageClassification
+    auto = getattr(transformers, architecture if architecture in TOWERS else "AutoModelForImageClassification")
     builder = auto._from_config if architecture in TOWERS else partial(auto.from_config, trust_remote_code=False)
     report = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # so that mismatches can be reported
     if checkpoint is not None:
@@ -123,10 +130,9 @@ def fetch(name: str, checkpoint: str | Path | None, pretrained: bool, changes: d
 
 def preprocess_of(name: str, local: bool = False) -> Preprocess | None:
     """Preprocessing of the model's image processor, or None if it has no processor; `local` reads local files only."""
-    from transformers import AutoImageProcessor
-
+    kind = import_transformers().AutoImageProcessor
     try:
-        processor = AutoImageProcessor.from_pretrained(name, trust_remote_code=False, local_files_only=local)
+        processor = kind.from_pretrained(name, trust_remote_code=False, local_files_only=local)
     except (OSError, ValueError):
         return None  # only weights, no processor
     return Preprocess.from_hf(processor)
@@ -437,8 +443,7 @@ def probe_pool(head: Any) -> AttentionPool:
 def load_text_tower(name: str | Path) -> tuple[nn.Module, Any]:
     """Text encoder and tokenizer by a name on the hub or a folder; a `ModelError` if they cannot be loaded."""
     try:
-        import transformers
-
+        transformers = import_transformers()
         family = transformers.AutoConfig.from_pretrained(name).model_type.split("_")[0]
         if family not in TEXT_MODELS:
             raise ModelError(f"{str(name)!r} is a {family!r} model; text towers are known of: {', '.join(TEXT_MODELS)}")
@@ -462,11 +467,9 @@ def saved_tokenizer(model: nn.Module) -> Any:
     """The tokenizer that was saved with a model, without downloading; a `ModelError` if there is none."""
     place = getattr(model, "name_or_path", "")
     try:
-        from transformers import AutoTokenizer
-
         if not place:
             raise OSError("the model was not loaded by from_pretrained")
-        return AutoTokenizer.from_pretrained(place, local_files_only=True)
+        return import_transformers().AutoTokenizer.from_pretrained(place, local_files_only=True)
     except (OSError, ValueError, ImportError) as problem:
         raise ModelError(
             f"the tokenizer of {type(model).__name__!r} is not at hand ({describe_error(problem)}); "
