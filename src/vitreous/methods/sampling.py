@@ -96,7 +96,7 @@ def occlusion(
 @method(
     "rise",
     formula="s(u) = Σₘ t(x ⊙ Mₘ) Mₘ(u) / (M p)",
-    trial={"masks": 48},
+    trial={"masks": 16},
     black_box={},
     forwards="1 + masks",
     paper="petsiuk2018rise",
@@ -217,7 +217,7 @@ def pami(
     "hsic",
     formula="sⱼ = (2/M) m̃ⱼᵀ L m̃ⱼ, m̃ⱼ the centred visibility of cell j, L a Gaussian kernel of the scores",
     signed=False,
-    trial={"masks": 48},
+    trial={"masks": 16},
     black_box=IN_PIXELS,
     forwards="1 + masks",
     paper="novello2022making",
