@@ -6,6 +6,7 @@ import re
 import sys
 import warnings
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,12 @@ def images():
     return torch.randn(2, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
 
 
+@pytest.fixture(scope="module")
+def shared_scores(vits, images):
+    """Scores of a tiny ViT by its name and a spec, computed once for all tests."""
+    return cache(lambda name, spec: scores(vits[name], images, spec))
+
+
 def scores(vit, images, spec):
     made = resolve(spec)
     made = made.with_options(**{key: value for key, value in made.facts.trial.items() if key in made.known_options})
@@ -58,9 +65,9 @@ def test_every_method_has_every_cell():
 
 
 @each("spec", COMPOSES)
-def test_listed_combinations_run(spec, vits, images):
-    for vit in vits.values():
-        found = scores(vit, images, spec)
+def test_listed_combinations_run(spec, vits, shared_scores):
+    for name in vits:
+        found = shared_scores(name, spec)
 
         assert found.shape == (2, 16)
         assert found.isfinite().all()
@@ -68,14 +75,14 @@ def test_listed_combinations_run(spec, vits, images):
 
 # Score-CAM masks images by a layer, which no sub-network reads; test_path_methods.py compares its layers
 @pytest.mark.parametrize("name", [name for name in FOLDED if name != "scorecam"])
-def test_a_restart_is_the_sum_over_sub_networks(name, vits, images):
+def test_a_restart_is_the_sum_over_sub_networks(name, vits, images, shared_scores):
     """The slow way: the method itself on every network that begins at a later block, fed with what enters that block."""
     method = resolve(name)
     alone = f"{name}+first"
     if resolve(f"{name}+plus").recipe.mixing:
         own = method.fold.options if method.fold.name == "rollout" else {"form": "add"}
         alone = f"{name}+rollout({', '.join(f'{key}={value!r}' for key, value in own.items())})"
-    for vit in vits.values():
+    for vit_name, vit in vits.items():
         states = Probe(vit, images).states
         total = {0: 0.0, vit.depth // 2: 0.0}
         for start in range(vit.depth):
@@ -83,18 +90,19 @@ def test_a_restart_is_the_sum_over_sub_networks(name, vits, images):
             part = scores(later, images, alone)
             total = {begin: s + part if start >= begin else s for begin, s in total.items()}
 
-        assert same(scores(vit, images, f"{name}+plus(mode='restart')"), total[0])
-        assert same(scores(vit, images, f"{name}+skipplus(mode='restart')"), total[vit.depth // 2])
+        assert same(shared_scores(vit_name, f"{name}+plus(mode='restart')"), total[0])
+        assert same(shared_scores(vit_name, f"{name}+skipplus(mode='restart')"), total[vit.depth // 2])
 
 
 @pytest.mark.parametrize("name", FOLDED)
-def test_variants_differ_as_listed(name, vits, images):
-    vit = vits["class token"]
+def test_variants_differ_as_listed(name, shared_scores):
     for fold in ("plus", "skipplus"):
-        layers, restart = (scores(vit, images, f"{name}+{fold}(mode={mode!r})") for mode in ("layers", "restart"))
+        layers, restart = (
+            shared_scores("class token", f"{name}+{fold}(mode={mode!r})") for mode in ("layers", "restart")
+        )
 
         assert same(layers, restart) != restart_differs(resolve(name))
-        assert same(layers, scores(vit, images, f"{name}+{fold}"))
+        assert same(layers, shared_scores("class token", f"{name}+{fold}"))
 
 
 @each("spec", REFUSED)
