@@ -106,9 +106,11 @@ def test_uploads_are_bounded_in_bytes_however_they_come():
 
 
 def test_old_uploads_make_room_for_new_ones():
-    first, second = png(300, 200), png(301, 200)
+    first, second = png(1300, 1200), png(1301, 1200)
     with client_of(Settings(cache=len(second) + 600)) as client:
-        names = [client.post("/api/images", content=data).json()["image"] for data in (first, second)]
+        names = [client.post("/api/images", content=first).json()["image"]]
+        assert len(client.get("/api/thumbnail", params={"image": names[0]}).content) < len(second)  # it is cached
+        names.append(client.post("/api/images", content=second).json()["image"])
 
         assert sentence(client.get("/api/thumbnail", params={"image": names[0]}), 404).startswith(
             "that image is not here"

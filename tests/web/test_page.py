@@ -51,10 +51,10 @@ class Visit:
 
     def open(self, address: str, fragment: str = "") -> None:
         """Load the page again; it has no state of the last visit, since it stores nothing in the browser."""
-        if self.requests:
-            self.page.goto("about:blank")  # from the same address, a fragment alone would load nothing
-        self.page.goto(f"{address}/{fragment}")
-        if fragment != "api":  # all other addresses are those of the page of maps
+        path, mark, screen = fragment.partition("#")
+        # with an address of its own, since another fragment alone would load nothing
+        self.page.goto(f"{address}/{path}?visit={len(self.requests)}{mark}{screen}")
+        if path != "api":  # a page without maps
             self.settle()
 
     def until(self, condition: str, arg=None) -> None:
@@ -62,7 +62,7 @@ class Visit:
         end = time.monotonic() + PATIENCE / 1000
         while not self.page.evaluate(condition, arg):
             assert time.monotonic() < end, condition
-            self.page.wait_for_timeout(100)
+            self.page.wait_for_timeout(25)
 
     def settle(self) -> None:
         """Wait until maps, curves and layers are shown."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Query, Response
@@ -18,9 +18,12 @@ from vitreous.web.image_store import ALBUM, CAPTIONS
 from vitreous.web.model_pool import NotAvailable
 from vitreous.web.service import ExplainPayload
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 api = APIRouter(prefix="/api", responses=ERRORS)
 PNG: dict[int | str, Any] = {200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}}}
-DECODERS = CapacityLimiter(2)  # uploads decoded at a time
+DECODERS = CapacityLimiter(2)  # images decoded or drawn at a time
 ImageQuery = Annotated[schemas.ImageName, Query()]
 
 
@@ -91,14 +94,22 @@ async def image_facts(caller: Calling, image: ImageQuery, model: OfferedModel) -
     return await caller.compute(caller.service.describe_image, model, image)
 
 
+async def draw_once(caller: Caller, key: tuple[Hashable, ...], draw: Callable[[], Image]) -> Response:
+    """Return an image that equal keys share; drawn in a thread of its own, since it must not wait for the worker's queue."""
+    cache = caller.service.cache
+    data = cache.get(key)
+    if data is None:
+        data = await to_thread.run_sync(lambda: render.encode_png(draw()), limiter=DECODERS)
+        cache.put(key, data)
+    return Response(data, media_type="image/png")
+
+
 @api.get("/thumbnail", response_class=Response, responses=PNG)
 async def thumbnail(caller: Calling, image: ImageQuery) -> Response:
     """A small square of an image."""
     images = caller.service.images
-    data = await to_thread.run_sync(
-        lambda: render.encode_png(render.render_thumbnail(images.get(image))), limiter=DECODERS
-    )
-    return Response(data, media_type="image/png")
+    images.find(image)  # the thumbnail of a forgotten image may still be in the cache
+    return await draw_once(caller, ("thumbnail", image), lambda: render.render_thumbnail(images.get(image)))
 
 
 @api.get("/seen", response_class=Response, responses=PNG)
@@ -114,13 +125,16 @@ async def crop(caller: Calling, model: OfferedModel, image: ImageQuery) -> Respo
 
 
 @api.get("/evidence", response_class=Response, responses=PNG)
-async def evidence(model: OfferedModel, image: ImageQuery, target: schemas.Target) -> Response:
+async def evidence(caller: Calling, model: OfferedModel, image: ImageQuery, target: schemas.Target) -> Response:
     """The outline of what makes a class, where it is known."""
-    masks = render.find_evidence(image, model)
-    if target not in masks:
-        raise NotAvailable(f"the evidence for class {target} is not known in that image")
-    data = await to_thread.run_sync(lambda: render.encode_png(render.render_outline(masks[target])))
-    return Response(data, media_type="image/png")
+
+    def draw() -> Image:
+        masks = render.find_evidence(image, model)
+        if target not in masks:
+            raise NotAvailable(f"the evidence for class {target} is not known in that image")
+        return render.render_outline(masks[target])
+
+    return await draw_once(caller, ("evidence", model, image, target), draw)
 
 
 # ── predictions and explanations ─────────────────────────────────────────────────────────────────

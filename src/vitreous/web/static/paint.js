@@ -33,18 +33,19 @@ const place = (at, length, cells) => Math.min(Math.max(((at + 0.5) / length) * c
 // Score at every pixel; one that is missing takes no part in its neighbours' means.
 function spread({ rows, columns, values }, width, height) {
   const out = new Float32Array(width * height);
-  const across = Array.from({ length: width }, (_, x) => place(x, width, columns));
+  const across = Float64Array.from({ length: width }, (_, x) => place(x, width, columns));
   for (let y = 0; y < height; y++) {
-    const down = place(y, height, rows), y0 = Math.floor(down), y1 = Math.min(y0 + 1, rows - 1), v = down - y0;
+    const down = place(y, height, rows), y0 = Math.floor(down), v = down - y0;
+    const top = y0 * columns, bottom = Math.min(y0 + 1, rows - 1) * columns, near = Math.round(down) * columns;
     for (let x = 0; x < width; x++) {
       const x0 = Math.floor(across[x]), x1 = Math.min(x0 + 1, columns - 1), u = across[x] - x0;
-      const parts = [[y0, x0, (1 - v) * (1 - u)], [y0, x1, (1 - v) * u], [y1, x0, v * (1 - u)], [y1, x1, v * u]];
-      let total = 0, weight = 0;
-      for (const [r, c, w] of parts) {
-        const score = values[r * columns + c];
-        if (!Number.isNaN(score)) { total += score * w; weight += w; }
-      }
-      const nearest = values[Math.round(down) * columns + Math.round(across[x])];
+      const a = values[top + x0], b = values[top + x1], c = values[bottom + x0], d = values[bottom + x1];
+      let total = 0, weight = 0; // for every pixel of every map: nothing is allocated here; NaN differs from itself
+      if (a === a) { const w = (1 - v) * (1 - u); total += a * w; weight += w; }
+      if (b === b) { const w = (1 - v) * u; total += b * w; weight += w; }
+      if (c === c) { const w = v * (1 - u); total += c * w; weight += w; }
+      if (d === d) { const w = v * u; total += d * w; weight += w; }
+      const nearest = values[near + Math.round(across[x])];
       out[y * width + x] = Number.isNaN(nearest) || weight <= 0 ? NaN : total / weight;
     }
   }
@@ -64,9 +65,9 @@ export function overlay(canvas, field, scale, size) {
       continue;
     }
     const at = Math.min(Math.max((values[i] - scale.low) / (scale.high - scale.low), 0), 1);
-    const [r, g, b] = table[Math.round(255 * at)];
+    const colour = table[Math.round(255 * at)];
     const strength = scale.signed ? Math.abs(2 * at - 1) ** 0.8 : at;
-    pixels[4 * i] = r; pixels[4 * i + 1] = g; pixels[4 * i + 2] = b; pixels[4 * i + 3] = Math.round(255 * strength);
+    pixels[4 * i] = colour[0]; pixels[4 * i + 1] = colour[1]; pixels[4 * i + 2] = colour[2]; pixels[4 * i + 3] = Math.round(255 * strength);
   }
   pen.putImageData(image, 0, 0);
 }
