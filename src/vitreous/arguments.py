@@ -73,20 +73,22 @@ def describe_model(
     return described if score is None else with_score(described, score)
 
 
-def prepare_images(vit: BlackBox, images: Any) -> tuple[BlackBox, tuple[Any, ...] | None, Images]:
+def prepare_images(model: BlackBox, images: Any) -> tuple[BlackBox, tuple[Any, ...] | None, Images]:
     """The model with known outputs, the original images (None for float tensors) and its input batch, which is finite."""
-    originals, tensor = as_images(vit, images)
+    originals, tensor = as_images(model, images)
     refuse_not_finite(tensor)
-    return with_known_outputs(vit, tensor), originals, tensor
+    return with_known_outputs(model, tensor), originals, tensor
 
 
-def with_known_outputs(vit: BlackBox, images: Images) -> BlackBox:
-    """Return `vit` with known outputs: run a black box on the first image, compare a hand-made `ViT` with its module."""
-    if isinstance(vit, ViT):
-        return vit if vit.output_type is not None else check_adapter(vit)
-    if isinstance(vit, Network) and not fits(vit, images):
-        vit = examine(vit, as_constant(images[:1]).to(vit.device, vit.dtype))
-    return vit if isinstance(vit, Network) and vit.output_type is not None else with_observed_outputs(vit, images)
+def with_known_outputs(model: BlackBox, images: Images) -> BlackBox:
+    """Return `model` with known outputs: run a black box on the first image, compare a hand-made `ViT` with its module."""
+    if isinstance(model, ViT):
+        return model if model.output_type is not None else check_adapter(model)
+    if isinstance(model, Network) and not fits(model, images):
+        model = examine(model, as_constant(images[:1]).to(model.device, model.dtype))
+    return (
+        model if isinstance(model, Network) and model.output_type is not None else with_observed_outputs(model, images)
+    )
 
 
 def as_target(model: Any, target: Any) -> Target:
@@ -127,34 +129,34 @@ def size_of(images: Any) -> tuple[int, int] | None:
     return first.shape[-2], first.shape[-1]
 
 
-def as_images(vit: BlackBox, images: Any) -> tuple[tuple[Any, ...] | None, Images]:
+def as_images(model: BlackBox, images: Any) -> tuple[tuple[Any, ...] | None, Images]:
     """Return the original images (None for float tensors) and the model's input batch.
 
     Float tensors are used unchanged. Paths, bytes, PIL images and 8-bit arrays or tensors go through the model's
     preprocessing.
     """
-    if isinstance(vit, Network) and vit.clip is not None:
-        return None, vit.clip.checked(images, vit.name)
+    if isinstance(model, Network) and model.clip is not None:
+        return None, model.clip.checked(images, model.name)
     if isinstance(images, np.ndarray | Tensor) and images.ndim == 4 and is_eight_bit(images):
         images = list(images)  # one array per image
     if is_prepared(images):
-        return None, checked_batch(vit, images)
+        return None, checked_batch(model, images)
     sources: list[Any] = list(images) if isinstance(images, list | tuple) else [images]
     check_sources(sources)
     if is_prepared(sources[0]):
-        return None, checked_batch(vit, torch.stack([t[0] if t.ndim == 4 and len(t) == 1 else t for t in sources]))
-    if vit.preprocess is None:
-        wrapped = f"wrap(model, {'' if isinstance(vit, Network) else 'black_box=True, '}preprocess=…)"
-        raise ModelError(f"{vit.name!r} does not say how images are prepared; pass tensors, or {wrapped}")
+        return None, checked_batch(model, torch.stack([t[0] if t.ndim == 4 and len(t) == 1 else t for t in sources]))
+    if model.preprocess is None:
+        wrapped = f"wrap(model, {'' if isinstance(model, Network) else 'black_box=True, '}preprocess=…)"
+        raise ModelError(f"{model.name!r} does not say how images are prepared; pass tensors, or {wrapped}")
     originals = tuple(open_image(source) for source in sources)
-    return originals, vit.preprocess.batch(list(originals))
+    return originals, model.preprocess.batch(list(originals))
 
 
-def checked_batch(vit: BlackBox, images: Tensor) -> Images:
+def checked_batch(model: BlackBox, images: Tensor) -> Images:
     """A tensor of one or several prepared images as the model's input batch; a ShapeError if it does not fit the model."""
     batch = images[None] if images.ndim == 3 else images
-    if batch.ndim != 4 or batch.shape[1] != vit.channels or not len(batch):
-        raise ShapeError(f"images must be [b {vit.channels} H W] with at least one image, not {list(images.shape)}")
+    if batch.ndim != 4 or batch.shape[1] != model.channels or not len(batch):
+        raise ShapeError(f"images must be [b {model.channels} H W] with at least one image, not {list(images.shape)}")
     if not batch.is_floating_point():
         raise ShapeError(
             f"images must be normalised floats, or uint8 colours from 0 to 255 to have them prepared, not {batch.dtype}"

@@ -28,7 +28,7 @@ from vitreous.models.vit import ViT
 
 
 def explain_batch(
-    vit: BlackBox,
+    model: BlackBox,
     images: Images,
     target: Target,
     method: Method,
@@ -44,7 +44,7 @@ def explain_batch(
 
     Parameters
     ----------
-    vit
+    model
         The model, with known outputs.
     images
         Preprocessed images [b 3 H W].
@@ -71,17 +71,17 @@ def explain_batch(
     Attribution
         One row per image and target, with names and provenance.
     """
-    effective = precision_of(method, vit, precision)
-    with computing(effective, vit.device):
+    effective = precision_of(method, model, precision)
+    with computing(effective, model.device):
         if differentiable:
-            attribution = method(target.probe(vit, images, score_function, hold, differentiable=True))
-        elif graphs is not None and isinstance(target, ClassTarget) and can_be_recorded(method, vit, hold):
-            attribution = run_recorded(graphs, vit, images, target, method, score_function)
+            attribution = method(target.probe(model, images, score_function, hold, differentiable=True))
+        elif graphs is not None and isinstance(target, ClassTarget) and can_be_recorded(method, model, hold):
+            attribution = run_recorded(graphs, model, images, target, method, score_function)
         else:
             if probe is None or effective == "bf16":
-                probe = target.probe(vit, images, score_function, hold)
+                probe = target.probe(model, images, score_function, hold)
             attribution = method(probe)
-        attribution = target.describe(attribution, vit)
+        attribution = target.describe(attribution, model)
     if differentiable and not keeps_graph(attribution.patches):
         raise SpecError(
             f"{method.spec!r} does not keep the graph of its maps; differentiable=True works with methods of one backward pass, "
@@ -89,21 +89,21 @@ def explain_batch(
         )
     about = {
         **attribution.provenance,
-        **provenance(vit, method, score_function, images, cautions(method, vit)),
+        **provenance(model, method, score_function, images, cautions(method, model)),
         **({} if effective is None else {"precision": effective}),
         **target.provenance(score_function, method.linearisation),
     }
     return replace(attribution, provenance=about)
 
 
-def can_be_recorded(method: Method, vit: BlackBox, hold: bool | None = None) -> bool:
+def can_be_recorded(method: Method, model: BlackBox, hold: bool | None = None) -> bool:
     """Whether a map can be computed as one CUDA graph: one pass over the layers, held in the memory of a GPU."""
-    return vit.device.type == "cuda" and isinstance(method.recipe, LayerSignal) and hold is not False
+    return model.device.type == "cuda" and isinstance(method.recipe, LayerSignal) and hold is not False
 
 
 def run_recorded(
     graphs: GraphCache,
-    vit: BlackBox,
+    model: BlackBox,
     images: Images,
     target: ClassTarget,
     method: Method,
@@ -112,22 +112,22 @@ def run_recorded(
     """Attribution of a batch, by a replay if batches of this shape were computed before."""
 
     def compute(images: Images, classes: Int[Tensor, "b k"] | None = None) -> Attribution:
-        return method(probe_of(vit, images, classes, score_function, hold=True))
+        return method(probe_of(model, images, classes, score_function, hold=True))
 
-    inputs = [images.to(vit.device, vit.dtype)]
+    inputs = [images.to(model.device, model.dtype)]
     if target.classes is not None:
-        inputs.append(target.classes.to(vit.device))
-    key = (id(vit), method.spec, score_function.name, half_products(), module_state(vit.module))
-    rounded = half_products() or torch.get_float32_matmul_precision() != "highest" or vit.dtype.itemsize < 4
+        inputs.append(target.classes.to(model.device))
+    key = (id(model), method.spec, score_function.name, half_products(), module_state(model.module))
+    rounded = half_products() or torch.get_float32_matmul_precision() != "highest" or model.dtype.itemsize < 4
     return graphs.run(key, compute, inputs, 1e-2 if rounded else 1e-4)
 
 
-def choose_score_function(vit: BlackBox, target: Target, method: Method, question: Any = None) -> ScoreFunction:
+def choose_score_function(model: BlackBox, target: Target, method: Method, question: Any = None) -> ScoreFunction:
     """Return the score function to explain.
 
     Parameters
     ----------
-    vit
+    model
         The model, with known outputs.
     target
         The target.
@@ -136,17 +136,17 @@ def choose_score_function(vit: BlackBox, target: Target, method: Method, questio
     question
         Score function of the caller: a name, a `ScoreFunction` or a callable; None for the default.
     """
-    return target.score_function(resolve_score_function(method.chosen_question(question, scalar=target.scalar(vit))))
+    return target.score_function(resolve_score_function(method.chosen_question(question, scalar=target.scalar(model))))
 
 
-def precision_of(method: Method, vit: BlackBox, precision: str | None) -> str | None:
+def precision_of(method: Method, model: BlackBox, precision: str | None) -> str | None:
     """Return the precision that this method is computed in on this model; see `effective_precision`.
 
     bfloat16 products are used in models with an adapter, whose residual stream and head can be left in float32, for
     methods that keep their ranks with them.
     """
     lowest = lowest_precision(method)
-    return effective_precision(precision, vit, lowest if lowest == "float32" or isinstance(vit, ViT) else "tf32")
+    return effective_precision(precision, model, lowest if lowest == "float32" or isinstance(model, ViT) else "tf32")
 
 
 def lowest_precision(method: Method) -> str:
@@ -165,26 +165,28 @@ def lowest_precision(method: Method) -> str:
     return lowest if measured else "tf32"
 
 
-def cautions(method: Method, vit: BlackBox) -> str:
+def cautions(method: Method, model: BlackBox) -> str:
     """Return the caveats for this method on this model, separated by semicolons, or an empty string."""
     caveats = []
-    if isinstance(vit, ViT) and not vit.affine and method.linearisation != PLAIN:
+    if isinstance(model, ViT) and not model.affine and method.linearisation != PLAIN:
         caveats.append(
             "the model's head is not affine (an MLP?), and nothing in it is held fixed, so shares do not add up to the score"
         )
-    elif isinstance(vit, ViT) and method.facts.caveat:
-        caveats.append(method.facts.caveat(method, vit))
+    elif isinstance(model, ViT) and method.facts.caveat:
+        caveats.append(method.facts.caveat(method, model))
     lowest = lowest_precision(method)
-    if vit.dtype.itemsize < 4 and lowest != "bf16 weights":
-        rounded = f"the weights are {str(vit.dtype).removeprefix('torch.')}, whose rounding moves the ranks of this map"
+    if model.dtype.itemsize < 4 and lowest != "bf16 weights":
+        rounded = (
+            f"the weights are {str(model.dtype).removeprefix('torch.')}, whose rounding moves the ranks of this map"
+        )
         caveats.append(f"{rounded}; convert them by module.float() and use precision={lowest!r}")
     return "; ".join(filter(None, caveats))
 
 
-def refuse_undefined(attribution: Attribution, vit: BlackBox, score_function: ScoreFunction) -> None:
+def refuse_undefined(attribution: Attribution, model: BlackBox, score_function: ScoreFunction) -> None:
     """Raise an error if the model's logits or the explained scores are not finite."""
     if attribution.logits is not None and not attribution.logits.isfinite().all():
-        raise ModelError(f"{vit.name!r} gives logits that are not finite; are its weights loaded?")
+        raise ModelError(f"{model.name!r} gives logits that are not finite; are its weights loaded?")
     if attribution.score is not None and not attribution.score.isfinite().all():
         raise ShapeError(f"the explained score ({score_function.name!r}) is not finite")
 
@@ -200,20 +202,22 @@ def with_faint_caution(attribution: Attribution, score_function: ScoreFunction) 
     return replace(attribution, provenance={**attribution.provenance, "caveat": caveat})
 
 
-def provenance(vit: BlackBox, method: Method, question: ScoreFunction, images: Images, caution: str) -> dict[str, Any]:
+def provenance(
+    model: BlackBox, method: Method, question: ScoreFunction, images: Images, caution: str
+) -> dict[str, Any]:
     """Return versions, model, method, options and score function as plain values."""
-    output_type = vit.output_type
+    output_type = model.output_type
     outputs: dict[str, Any] = {} if output_type is None else {"outputs": output_type.count}
     if output_type is not None and output_type.kind != "classes":
         outputs["output_type"] = output_type.kind
-    reasons = {"black_box": vit.reason, "embedding": vit.embedding}
+    reasons = {"black_box": model.reason, "embedding": model.embedding}
     return {
         "vitreous": __version__,
         "torch": torch.__version__,
-        "model": vit.name,
-        **vit.origin.record,
+        "model": model.name,
+        **model.origin.record,
         **outputs,
-        **({"affine": vit.affine} if isinstance(vit, ViT) else {}),
+        **({"affine": model.affine} if isinstance(model, ViT) else {}),
         **{key: reason for key, reason in reasons.items() if reason},
         "method": method.spec,
         "options": {
@@ -224,8 +228,8 @@ def provenance(vit: BlackBox, method: Method, question: ScoreFunction, images: I
         "linearisation": asdict(method.linearisation),
         "fold": None if method.fold is None else method.fold.name,
         "question": question.name,
-        "precision": str(vit.dtype).removeprefix("torch."),
-        "device": str(vit.device),
+        "precision": str(model.dtype).removeprefix("torch."),
+        "device": str(model.device),
         "picture": list(images.shape[-2:]),
         **({"caveat": caution} if caution else {}),
     }

@@ -121,26 +121,26 @@ def explain(
         if not (value is None or isinstance(value, bool)):
             raise SpecError(f"{name}={value!r}; True, False or None would work")
     chosen = resolve(method, **options)
-    vit = describe_model(model, size_of(images), score, method=chosen)
-    chosen, chosen_target = chosen.for_model(vit), as_target(model, target)
-    precision_of(chosen, vit, precision)  # fail before images are read
+    described = describe_model(model, size_of(images), score, method=chosen)
+    chosen, chosen_target = chosen.for_model(described), as_target(model, target)
+    precision_of(chosen, described, precision)  # fail before images are read
     if question is not None:
         resolve_score_function(question)  # fail before images are read
-    with torch.inference_mode(False), evaluating(vit.module):
-        vit, originals, tensor = prepare_images(vit, images)
+    with torch.inference_mode(False), evaluating(described.module):
+        described, originals, tensor = prepare_images(described, images)
         tensor = tensor if differentiable else as_constant(tensor)
-        score_function = choose_score_function(vit, chosen_target, chosen, question)
-        chosen_target = chosen_target.fit(vit, len(tensor))
-        if caution := cautions(chosen, vit):
-            warnings.warn(f"{chosen.spec} on {vit.name}: {caution}", Caveat, stacklevel=2)
+        score_function = choose_score_function(described, chosen_target, chosen, question)
+        chosen_target = chosen_target.fit(described, len(tensor))
+        if caution := cautions(chosen, described):
+            warnings.warn(f"{chosen.spec} on {described.name}: {caution}", Caveat, stacklevel=2)
         batches = [slice(start, start + batch_size) for start in range(0, len(tensor), batch_size)]
-        graphs = cache_of(vit) if cuda_graph else None
+        graphs = cache_of(described) if cuda_graph else None
         is_own_score = score is not None or callable(question)
         if cuda_graph is None and not is_own_score and len(batches) > 2 * CALLS_BEFORE_RECORDING:
             graphs = GraphCache()  # for the batches of this call
         parts = [
             explain_batch(
-                vit,
+                described,
                 tensor[rows],
                 chosen_target.batch(rows),
                 chosen,
@@ -153,15 +153,17 @@ def explain(
             for rows in batches
         ]
     attribution = join_attributions(parts)
-    refuse_undefined(attribution, vit, score_function)
+    refuse_undefined(attribution, described, score_function)
     attribution = with_faint_caution(attribution, score_function)
     targets_per_image = len(attribution) // len(tensor)
-    shown = vit.clip.frames_first(tensor) if isinstance(vit, Network) and vit.clip is not None else tensor
+    shown = (
+        described.clip.frames_first(tensor) if isinstance(described, Network) and described.clip is not None else tensor
+    )
     return replace(
         attribution,
         images=shown if targets_per_image == 1 else shown.repeat_interleave(targets_per_image, 0),
         originals=None if originals is None else tuple(image for image in originals for _ in range(targets_per_image)),
-        preprocess=vit.preprocess,
+        preprocess=described.preprocess,
     )
 
 

@@ -198,10 +198,10 @@ def find_method(attribution: Attribution, method: str | Method | None) -> Method
         return None
 
 
-def question_of(attribution: Attribution, method: Method | None, vit: BlackBox) -> str:
+def question_of(attribution: Attribution, method: Method | None, model: BlackBox) -> str:
     """Name of the score function (`question`) of the attribution; "logit" for custom ones."""
     name = attribution.provenance.get(
-        "question", "logit" if method is None else method.chosen_question(scalar=vit.scalar)
+        "question", "logit" if method is None else method.chosen_question(scalar=model.scalar)
     )
     return name if name in QUESTIONS else "logit"
 
@@ -217,10 +217,10 @@ def same_images(attribution: Attribution, share: int) -> bool:
     return bool((groups == groups[:, :1]).all())
 
 
-def as_attribution(vit: BlackBox, images: Tensor, maps: Tensor, target: Any) -> Attribution:
+def as_attribution(model: BlackBox, images: Tensor, maps: Tensor, target: Any) -> Attribution:
     """Convert a tensor of maps (per patch, patch grid or pixels) to an `Attribution`."""
-    layout = vit.layout((images.shape[-2], images.shape[-1]))
-    targets = class_indices(vit, 0 if target is None and vit.scalar else target, len(images))
+    layout = model.layout((images.shape[-2], images.shape[-1]))
+    targets = class_indices(model, 0 if target is None and model.scalar else target, len(images))
     if targets is None:
         raise ShapeError("maps of your own need target=…, the class that they explain")
     if not isinstance(maps, Tensor) or maps.ndim not in (2, 3) or len(maps) != targets.numel():
@@ -236,7 +236,9 @@ def as_attribution(vit: BlackBox, images: Tensor, maps: Tensor, target: Any) -> 
     if maps.ndim == 3 and tuple(maps.shape[1:]) == layout.size:
         sums = patch_sums(maps, layout)
         return Attribution(sums, layout, targets.flatten(), "given", native="pixel", native_pixels=maps)
-    patches = "" if not isinstance(vit, Network) else f"has {layout.patches} patches on a grid {list(layout.grid)} and "
+    patches = (
+        "" if not isinstance(model, Network) else f"has {layout.patches} patches on a grid {list(layout.grid)} and "
+    )
     raise ShapeError(f"maps are {list(maps.shape)}; the model {patches}sees images {list(layout.size)}")
 
 
@@ -252,18 +254,18 @@ def as_masks(masks: Any, name: str) -> Int[Tensor, "b H W"]:
     return tensor.to(torch.int8)
 
 
-def find_label_indices(vit: BlackBox, labels: Any, images: int) -> Int[Tensor, " b"]:
+def find_label_indices(model: BlackBox, labels: Any, images: int) -> Int[Tensor, " b"]:
     """Class indices of labels given by index or name, one for all images or one per image; −1 is unknown."""
     labels_list = labels.tolist() if isinstance(labels, Tensor | np.ndarray | np.generic) else labels
     try:
         listed = [labels_list] * images if isinstance(labels_list, str | int) else list(labels_list)
-        indices = torch.tensor([class_index(vit, label) for label in listed], dtype=torch.long)
+        indices = torch.tensor([class_index(model, label) for label in listed], dtype=torch.long)
     except ShapeError:
         raise
     except (TypeError, ValueError):
         raise ShapeError(f"labels are one class per image, not {labels_list!r}") from None
-    if odd := [label for label in indices.tolist() if not -1 <= label < vit.outputs]:
-        raise ShapeError(f"label {odd[0]} is not a class: the model has 0 to {vit.outputs - 1}, and −1 says unknown")
+    if odd := [label for label in indices.tolist() if not -1 <= label < model.outputs]:
+        raise ShapeError(f"label {odd[0]} is not a class: the model has 0 to {model.outputs - 1}, and −1 says unknown")
     return indices
 
 

@@ -82,12 +82,12 @@ def estimate(plan: Plan, cells: Sequence[WorkCell]) -> list[Estimate]:
     return estimates
 
 
-def estimate_passes(methods: Sequence[str], evaluation: Evaluation, vit: BlackBox) -> tuple[float, float, list[str]]:
+def estimate_passes(methods: Sequence[str], evaluation: Evaluation, model: BlackBox) -> tuple[float, float, list[str]]:
     """Cost of one image: forward passes, backward passes, and the specs whose cost is unknown.
 
     The forward pass of the image itself is counted once, since all methods share it.
     """
-    rows, sizes, unknown = count_targets(evaluation.targets), read_model_sizes(vit), []
+    rows, sizes, unknown = count_targets(evaluation.targets), read_model_sizes(model), []
     ahead, back = 1.0, 0.0
     for method in map(resolve, methods):
         names = {**sizes, **method.settings}
@@ -116,14 +116,16 @@ def count_targets(targets: str | tuple[int | str, ...]) -> int:
     return 2 if targets in ("pair", "predicted+label") else 1
 
 
-def read_model_sizes(vit: BlackBox) -> dict[str, Any]:
+def read_model_sizes(model: BlackBox) -> dict[str, Any]:
     """Sizes of a model by the names that cost formulas use."""
-    layout = vit.layout(vit.size)
-    if not isinstance(vit, ViT):
+    layout = model.layout(model.size)
+    if not isinstance(model, ViT):
         return {"patches": layout.patches}
     with torch.no_grad():
-        width = vit.embed(torch.zeros(1, vit.channels, *vit.size, device=vit.device, dtype=vit.dtype)).shape[-1]
-    return {"patches": layout.patches, "channels": width, "layers": vit.depth, "depth": vit.depth}
+        width = model.embed(torch.zeros(1, model.channels, *model.size, device=model.device, dtype=model.dtype)).shape[
+            -1
+        ]
+    return {"patches": layout.patches, "channels": width, "layers": model.depth, "depth": model.depth}
 
 
 def count_explanations(metric: Metric, sizes: Mapping[str, Any]) -> float | None:
@@ -171,12 +173,12 @@ def evaluate_node(node: ast.AST, names: Mapping[str, Any]) -> float:
     raise ValueError(ast.dump(node))
 
 
-def calibrate(vit: BlackBox, batch: int, budget: float = 2.0) -> tuple[float, float]:
+def calibrate(model: BlackBox, batch: int, budget: float = 2.0) -> tuple[float, float]:
     """Measure seconds per image of a forward and of a backward pass.
 
     Parameters
     ----------
-    vit
+    model
         The model.
     batch
         Batch size; at most 8 images are used.
@@ -188,18 +190,20 @@ def calibrate(vit: BlackBox, batch: int, budget: float = 2.0) -> tuple[float, fl
     tuple of float
         Forward and backward time; the backward time of a black-box model is 0.
     """
-    images = torch.randn(min(batch, 8), vit.channels, *vit.size, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(min(batch, 8), model.channels, *model.size, generator=torch.Generator().manual_seed(0))
 
     def ahead() -> None:
-        _ = probe_of(vit, images).head_output
+        _ = probe_of(model, images).head_output
 
     def both() -> None:
-        for _ in probe_of(vit, images).layers(attention=False):
+        for _ in probe_of(model, images).layers(attention=False):
             pass
 
-    forward = measure_shortest_time(ahead, vit.device, budget / 2)
+    forward = measure_shortest_time(ahead, model.device, budget / 2)
     backward = (
-        0.0 if not isinstance(vit, Network) else max(measure_shortest_time(both, vit.device, budget / 2) - forward, 0.0)
+        0.0
+        if not isinstance(model, Network)
+        else max(measure_shortest_time(both, model.device, budget / 2) - forward, 0.0)
     )
     return forward / len(images), backward / len(images)
 

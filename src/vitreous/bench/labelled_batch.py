@@ -148,13 +148,13 @@ class LabelledBatch:
 
 
 def prepare_batch(
-    vit: BlackBox, batch: Batch, places: Sequence[int], target_spec: Targets
+    model: BlackBox, batch: Batch, places: Sequence[int], target_spec: Targets
 ) -> tuple[LabelledBatch | None, list[tuple[str, str]]]:
     """Prepare a batch.
 
     Parameters
     ----------
-    vit
+    model
         The model.
     batch
         Images with annotations.
@@ -168,20 +168,20 @@ def prepare_batch(
     tuple
         The images that have valid targets (None if there are none), and key and reason for every other image.
     """
-    targets = resolve_targets(vit, target_spec, batch.labels, batch.rival_labels)
-    targets, good, reasons = targets.keep_valid(batch.keys, vit.outputs)
+    targets = resolve_targets(model, target_spec, batch.labels, batch.rival_labels)
+    targets, good, reasons = targets.keep_valid(batch.keys, model.outputs)
     failures = [(batch.keys[place], reason) for place, reason in reasons.items()]
     if not good:
         return None, failures
     index = torch.tensor(good)
-    probe = probe_of(vit, batch.images[index], None if targets.need_logits else targets.fixed)
+    probe = probe_of(model, batch.images[index], None if targets.need_logits else targets.fixed)
     logits = probe.full_logits.cpu()
     if targets.need_logits:
         classes, front = targets.add_predicted(logits), None
     else:
         classes, front = probe.targets.view(len(good), -1).cpu(), probe
     return LabelledBatch(
-        vit,
+        model,
         tuple(batch.keys[place] for place in good),
         tuple(places[place] for place in good),
         batch.images[index],
@@ -265,7 +265,7 @@ class TargetClasses:
 
 
 def resolve_targets(
-    vit: BlackBox, targets: Targets, labels: Int[Tensor, " b"], rival_labels: Int[Tensor, " b"] | None = None
+    model: BlackBox, targets: Targets, labels: Int[Tensor, " b"], rival_labels: Int[Tensor, " b"] | None = None
 ) -> TargetClasses:
     """Target classes of a batch; `targets` is the entry of a plan."""
     match targets:
@@ -279,9 +279,9 @@ def resolve_targets(
             rivals = torch.full_like(labels, -1) if rival_labels is None else rival_labels
             return TargetClasses(torch.stack([labels, rivals], 1), ("label", "rival"))
         case str():
-            count = min(int(targets.split()[1]), vit.outputs)
+            count = min(int(targets.split()[1]), model.outputs)
             return TargetClasses(None, tuple(f"top {place + 1}" for place in range(count)))
-    classes = class_indices(vit, [list(targets)] * len(labels), len(labels))
+    classes = class_indices(model, [list(targets)] * len(labels), len(labels))
     return TargetClasses(classes, ("class",) * len(targets))
 
 

@@ -130,16 +130,16 @@ def stamp_file(file: str | None) -> str:
     return f"{stat.st_size} {stat.st_mtime_ns}"
 
 
-def check_input_size(vit: BlackBox, size: tuple[int, int]) -> None:
+def check_input_size(model: BlackBox, size: tuple[int, int]) -> None:
     """Raise `ModelError` if the model does not accept this input size, before any image is read."""
     height, width = size
     try:
         with torch.no_grad():
-            vit.forward(torch.zeros(1, vit.channels, height, width, device=vit.device, dtype=vit.dtype))
+            model.forward(torch.zeros(1, model.channels, height, width, device=model.device, dtype=model.dtype))
     except Exception as problem:  # noqa: BLE001 - the module may raise anything
         reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
         raise ModelError(
-            f"{vit.name!r} does not take images of {height} × {width} ({reason}); "
+            f"{model.name!r} does not take images of {height} × {width} ({reason}); "
             "timm's transformers are built for another size by --model-arg img_size=…"
         ) from None
 

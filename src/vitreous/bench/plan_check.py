@@ -144,11 +144,11 @@ def make_target_error(targets: Targets, need: str, dataset: str, origin: Origin)
     return origin.wrong(sentence, "targets")
 
 
-def note_other_classes(vit: BlackBox, label: str, classes: tuple[str, ...] | None, dataset: str) -> str:
+def note_other_classes(model: BlackBox, label: str, classes: tuple[str, ...] | None, dataset: str) -> str:
     """Note that dataset and model class names differ, so that labels may not match; an empty string if they agree."""
-    if not (vit.classes and classes) or [*map(str.lower, vit.classes)] == [*map(str.lower, classes)]:
+    if not (model.classes and classes) or [*map(str.lower, model.classes)] == [*map(str.lower, classes)]:
         return ""
-    return f"the classes of {dataset} ({classes[0]}, …) are not those of {label} ({vit.classes[0]}, …); labels are counted as they are"
+    return f"the classes of {dataset} ({classes[0]}, …) are not those of {label} ({model.classes[0]}, …); labels are counted as they are"
 
 
 def list_annotations(data: DataSpec, origin: Origin) -> set[str]:

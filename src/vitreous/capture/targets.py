@@ -33,7 +33,7 @@ Explained = TypeVar("Explained", bound=Any)  # an `Attribution`, which is define
 class Target(Protocol):
     """What is explained for every image: classes (`ClassTarget`) or texts (`TextTarget`)."""
 
-    def fit(self, vit: BlackBox, images: int) -> Target:
+    def fit(self, model: BlackBox, images: int) -> Target:
         """Return the target for this model and number of images; raise an error if it does not fit."""
         ...
 
@@ -41,7 +41,7 @@ class Target(Protocol):
         """Return the target of some of the images."""
         ...
 
-    def scalar(self, vit: BlackBox) -> bool:
+    def scalar(self, model: BlackBox) -> bool:
         """Whether the score is one number of its own, so that "logit" replaces the score function of a paper."""
         ...
 
@@ -50,12 +50,18 @@ class Target(Protocol):
         ...
 
     def probe(
-        self, vit: BlackBox, images: Images, question: ScoreFunction, hold: bool | None, *, differentiable: bool = False
+        self,
+        model: BlackBox,
+        images: Images,
+        question: ScoreFunction,
+        hold: bool | None,
+        *,
+        differentiable: bool = False,
     ) -> BlackBoxProbe:
         """Return the probe of a batch; `question` is a result of `score_function`, the rest as for `probe_of`."""
         ...
 
-    def describe(self, attribution: Explained, vit: BlackBox) -> Explained:
+    def describe(self, attribution: Explained, model: BlackBox) -> Explained:
         """Return the attribution of a batch with the names of its targets."""
         ...
 
@@ -77,35 +83,41 @@ class ClassTarget:
 
     classes: Any = None
 
-    def fit(self, vit: BlackBox, images: int) -> ClassTarget:
-        return ClassTarget(class_indices(vit, self.classes, images))
+    def fit(self, model: BlackBox, images: int) -> ClassTarget:
+        return ClassTarget(class_indices(model, self.classes, images))
 
     def batch(self, rows: slice) -> ClassTarget:
         return ClassTarget(None if self.classes is None else self.classes[rows])
 
-    def scalar(self, vit: BlackBox) -> bool:
-        return vit.scalar
+    def scalar(self, model: BlackBox) -> bool:
+        return model.scalar
 
     def score_function(self, question: ScoreFunction) -> ScoreFunction:
         return question
 
     def probe(
-        self, vit: BlackBox, images: Images, question: ScoreFunction, hold: bool | None, *, differentiable: bool = False
+        self,
+        model: BlackBox,
+        images: Images,
+        question: ScoreFunction,
+        hold: bool | None,
+        *,
+        differentiable: bool = False,
     ) -> BlackBoxProbe:
-        return probe_of(vit, images, self.classes, question, hold, differentiable=differentiable)
+        return probe_of(model, images, self.classes, question, hold, differentiable=differentiable)
 
-    def describe(self, attribution: Explained, vit: BlackBox) -> Explained:
-        return replace(attribution, names=tuple(vit.class_name(index) for index in attribution.targets.tolist()))
+    def describe(self, attribution: Explained, model: BlackBox) -> Explained:
+        return replace(attribution, names=tuple(model.class_name(index) for index in attribution.targets.tolist()))
 
     def provenance(self, question: ScoreFunction, lin: Linearisation) -> dict[str, Any]:
         return {}
 
 
-def class_indices(vit: BlackBox, target: Any, images: int) -> Int[Tensor, "b k"] | None:
+def class_indices(model: BlackBox, target: Any, images: int) -> Int[Tensor, "b k"] | None:
     """Validate `target` and return class indices [b k], or None for the predicted class."""
-    if vit.embedding:
+    if model.embedding:
         raise ModelError(
-            f"{vit.name!r} has no classifier ({vit.embedding}), so its outputs are no classes; ask about an embedding "
+            f"{model.name!r} has no classifier ({model.embedding}), so its outputs are no classes; ask about an embedding "
             "with target=vitreous.text_target(…), or give it a head"
         )
     if target is None:
@@ -124,7 +136,9 @@ def class_indices(vit: BlackBox, target: Any, images: int) -> Int[Tensor, "b k"]
         raise ShapeError(f"target must be a list, which has an order, not a {type(target).__name__}")
     if not isinstance(target, Tensor):
         try:
-            rows = [[class_index(vit, t) for t in (row if isinstance(row, list | tuple) else [row])] for row in target]
+            rows = [
+                [class_index(model, t) for t in (row if isinstance(row, list | tuple) else [row])] for row in target
+            ]
             target = torch.tensor(rows, dtype=torch.long) if not any(rows) else torch.tensor(rows)
         except ShapeError:
             raise
@@ -141,27 +155,27 @@ def class_indices(vit: BlackBox, target: Any, images: int) -> Int[Tensor, "b k"]
         hint = f"; for several classes of one image write target=[{target.flatten().tolist()}]" if images == 1 else ""
         raise ShapeError(f"target has {len(target)} entries for {images} images{hint}")
     target = target.reshape(images, -1).long()
-    count = vit.outputs
+    count = model.outputs
     if not target.numel():
         raise ShapeError(f"target holds no class for {images} images; give at least one for each, or None")
     if target.min() < 0 or target.max() >= count:
         wrong = int(target.max() if target.min() >= 0 else target.min())
-        if vit.scalar:
+        if model.scalar:
             raise ShapeError(
-                f"target {wrong} is not an output: {vit.name!r} answers with one number, target 0; "
+                f"target {wrong} is not an output: {model.name!r} answers with one number, target 0; "
                 "wrap(model, outputs='binary') says that it decides between the classes 0 and 1"
             )
         raise ShapeError(f"target {wrong} is not a class: the model has classes 0 to {count - 1}")
     return target
 
 
-def class_index(vit: BlackBox, target: Any) -> int:
+def class_index(model: BlackBox, target: Any) -> int:
     """Return the index of a class given by number or by name (case-insensitive)."""
     if not isinstance(target, str):
         if isinstance(target, bool) or int(target) != target:
             raise ValueError(target)
         return int(target)
-    names = [name.lower() for name in vit.classes or ()]
+    names = [name.lower() for name in model.classes or ()]
     if target.lstrip("-").isdigit() and target not in names:
         return int(target)
     if names.count(target.lower()) > 1:
@@ -217,7 +231,7 @@ class TextTarget:
         """Number of texts per image: those explained, and those they are compared with."""
         return self.texts.shape[1]
 
-    def fit(self, vit: BlackBox, images: int) -> TextTarget:
+    def fit(self, model: BlackBox, images: int) -> TextTarget:
         """Return the target if the texts fit the model and the number of images.
 
         Raises
@@ -225,10 +239,10 @@ class TextTarget:
         ShapeError
             If the embedding width, the number of images or the number of names does not fit.
         """
-        width, outputs = self.texts.shape[-1], vit.outputs
+        width, outputs = self.texts.shape[-1], model.outputs
         if width != outputs:
             raise ShapeError(
-                f"the text embedding has {width} numbers, but {vit.name!r} makes embeddings of {outputs}; "
+                f"the text embedding has {width} numbers, but {model.name!r} makes embeddings of {outputs}; "
                 "take both from one model, after its projections"
             )
         if self.images is not None and self.images != images:
@@ -250,7 +264,7 @@ class TextTarget:
         texts = self.texts[rows]
         return replace(self, texts=texts, images=len(texts), names=names)
 
-    def scalar(self, vit: BlackBox) -> bool:
+    def scalar(self, model: BlackBox) -> bool:
         """The cosine is one number, whatever score function a method's paper uses."""
         return True
 
@@ -268,12 +282,18 @@ class TextTarget:
         return ScoreFunction("cosine" if question.name == "logit" else question.name, function, question.affine)
 
     def probe(
-        self, vit: BlackBox, images: Images, question: ScoreFunction, hold: bool | None, *, differentiable: bool = False
+        self,
+        model: BlackBox,
+        images: Images,
+        question: ScoreFunction,
+        hold: bool | None,
+        *,
+        differentiable: bool = False,
     ) -> BlackBoxProbe:
         """Return the probe of a batch: a model whose outputs are the cosines with all texts of the batch."""
         first = torch.arange(len(images)) * (0 if self.images is None else self.together)
         targets = first[:, None] + torch.arange(self.explained)
-        model = compare_with_texts(vit, self.texts.flatten(0, 1), self.scale)
+        model = compare_with_texts(model, self.texts.flatten(0, 1), self.scale)
         return probe_of(model, images, targets, question, hold, differentiable=differentiable)
 
     def own(self, cosines: Rows, targets: Targets) -> Float[Tensor, "r all"]:
@@ -294,7 +314,7 @@ class TextTarget:
         first = targets.div(self.together, rounding_mode="floor") * self.together
         return cosines.gather(1, first[:, None] + torch.arange(self.together, device=targets.device))
 
-    def describe(self, attribution: Explained, vit: BlackBox) -> Explained:
+    def describe(self, attribution: Explained, model: BlackBox) -> Explained:
         """Return the attribution with names, and targets and logits of the texts of each image's own group."""
         logits = None if self.together == 1 else self.own(attribution.logits, attribution.targets)
         names = tuple(self.name(row) for row in range(len(attribution)))

@@ -70,26 +70,26 @@ def run_file(file: Path) -> None:
         raise DataError(f"{str(file)!r} stopped with {type(problem).__name__}: {problem}") from problem
 
 
-def describe_model(vit: Any) -> dict[str, Any]:
+def describe_model(model: Any) -> dict[str, Any]:
     """Properties of a model as JSON values."""
     from vitreous.capture.adapter_check import compare_with_model
     from vitreous.models.model import Network
     from vitreous.models.vit import ViT
 
-    if not isinstance(vit, Network):
-        return {"seen as": "black box", "because": vit.reason, "input": list(vit.size), "outputs": vit.outputs}
-    layout = vit.layout(vit.size)
-    if isinstance(vit, ViT):
-        checked = {"seen as": "ViT", "largest logit difference": compare_with_model(vit).gap}
+    if not isinstance(model, Network):
+        return {"seen as": "black box", "because": model.reason, "input": list(model.size), "outputs": model.outputs}
+    layout = model.layout(model.size)
+    if isinstance(model, ViT):
+        checked = {"seen as": "ViT", "largest logit difference": compare_with_model(model).gap}
     else:
-        checked = {"seen as": "network", "because": vit.reason, "missing share": vit.missing}
+        checked = {"seen as": "network", "because": model.reason, "missing share": model.missing}
     return {
         **checked,
-        "blocks": vit.depth,
+        "blocks": model.depth,
         "grid": list(layout.grid),
         "patch": list(layout.patch),
         "prefix tokens": layout.prefix,
-        "outputs": None if vit.output_type is None else vit.outputs,
+        "outputs": None if model.output_type is None else model.outputs,
     }
 
 
@@ -104,7 +104,7 @@ def run_contract(kind: str, spec: str, contract: Callable[[], dict[str, str]]) -
             return {"kind": kind, "spec": spec, "held": {}, "broken": str(broken)}
 
 
-def try_methods(vit: Any) -> list[dict[str, str]]:
+def try_methods(model: Any) -> list[dict[str, str]]:
     """Run every method on one random image with its trial options; return whether it works, and if not, why."""
     import torch
 
@@ -114,8 +114,8 @@ def try_methods(vit: Any) -> list[dict[str, str]]:
     from vitreous.methods.spec import resolve
 
     generator = torch.Generator().manual_seed(0)
-    image = torch.randn(1, vit.channels, *vit.size, generator=generator).to(vit.device, vit.dtype)
-    score = None if vit.output_type is not None and not vit.embedding else average_output
+    image = torch.randn(1, model.channels, *model.size, generator=generator).to(model.device, model.dtype)
+    score = None if model.output_type is not None and not model.embedding else average_output
     trials = []
     for name in ProgressBar([facts["name"] for facts in list_methods()], "methods", lines=True):
         method = resolve(name)
@@ -123,22 +123,22 @@ def try_methods(vit: Any) -> list[dict[str, str]]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", Caveat)
-                scores = explain(vit, image, method=method, score=score).patches
+                scores = explain(model, image, method=method, score=score).patches
             finite = scores is None or bool(scores.isfinite().all())
-            note = cautions(method, vit) if finite else "scores are not finite"
+            note = cautions(method, model) if finite else "scores are not finite"
             trials.append({"method": name, "works": "yes" if finite else "no", "note": note})
         except VitreousError as problem:
-            trials.append({"method": name, "works": "no", "note": reason_against(method, vit) or str(problem)})
+            trials.append({"method": name, "works": "no", "note": reason_against(method, model) or str(problem)})
     return trials
 
 
-def reason_against(method: Any, vit: Any) -> str:
+def reason_against(method: Any, model: Any) -> str:
     """The capability that a method needs and the model does not have; empty if it is not that."""
     from vitreous.catalogue import CAPABILITIES
 
-    if isinstance(vit, method.capability):
+    if isinstance(model, method.capability):
         return ""
-    needed, seen_as = CAPABILITIES[method.capability.__name__], CAPABILITIES[type(vit).__name__]
+    needed, seen_as = CAPABILITIES[method.capability.__name__], CAPABILITIES[type(model).__name__]
     return f"needs a {needed}, and this model is seen as a {seen_as}"
 
 

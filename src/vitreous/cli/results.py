@@ -123,7 +123,7 @@ class Results:
     mode: Any = "bilinear"
     shared_scale: bool = True
 
-    def keep(self, source: Path, attributions: Sequence[Attribution], vit: BlackBox) -> Record:
+    def keep(self, source: Path, attributions: Sequence[Attribution], model: BlackBox) -> Record:
         """Write all files of one image; return the prediction and the paths of the files."""
         stem = self.output.claim(source.stem)
         explained = [self.overlay(stem, group, row) for group in attributions for row in range(len(group))]
@@ -132,7 +132,7 @@ class Results:
             sheet(attributions, limit=max(12, len(attributions[0])), **options).savefig(file, format="png")
         return {
             "picture": str(source),
-            "top": list_top_classes(attributions[0], vit),
+            "top": list_top_classes(attributions[0], model),
             "explained": explained,
             "sheet": str(self.output.folder / f"{stem}.sheet.png"),
             "maps": {attribution.method: self.maps(stem, attribution) for attribution in attributions},
@@ -172,14 +172,14 @@ def name_class(attributions: Attribution, row: int) -> str:
     return own if names.count(own.casefold()) == 1 else f"{own}-{int(attributions.targets[row])}"
 
 
-def list_top_classes(attributions: Attribution, vit: BlackBox, most: int = 5) -> list[Record]:
+def list_top_classes(attributions: Attribution, model: BlackBox, most: int = 5) -> list[Record]:
     """Classes with the largest probabilities, or the value of a single output."""
     shares = probabilities(attributions)
     if shares is None:
-        return [{"class": vit.class_name(0), "index": 0, "probability": None, "value": output_value(attributions)}]
+        return [{"class": model.class_name(0), "index": 0, "probability": None, "value": output_value(attributions)}]
     best = shares.topk(min(most, len(shares)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return [{"class": vit.class_name(index), "index": index, "probability": value} for index, value in pairs]
+    return [{"class": model.class_name(index), "index": index, "probability": value} for index, value in pairs]
 
 
 # ── printing ─────────────────────────────────────────────────────────────────────────────────────

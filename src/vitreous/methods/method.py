@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.score_function import PROBABILITIES, resolve_score_function
-from vitreous.core.deprecation import rename_warnings
+from vitreous.core.deprecation import rename_warnings, renamed_parameters
 from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
 from vitreous.methods import run
@@ -329,14 +329,15 @@ class Method:
             return BlackBox
         return Network if self.works_on_networks else ViT
 
-    def for_model(self, vit: BlackBox) -> Method:
+    @renamed_parameters(vit="model")
+    def for_model(self, model: BlackBox) -> Method:
         """The form of the method for this kind of model.
 
         A `ViT` gets the method itself, a `Network` too if states and gradients are enough, else the form for black boxes.
 
         Parameters
         ----------
-        vit
+        model
             The model.
 
         Returns
@@ -349,22 +350,22 @@ class Method:
         SpecError
             If the method needs more than the model has.
         """
-        if isinstance(vit, ViT):
+        if isinstance(model, ViT):
             return self
-        if isinstance(vit, Network):
-            takes_clips = vit.clip is not None
+        if isinstance(model, Network):
+            takes_clips = model.clip is not None
             if self.works_on_networks and not (takes_clips and self.settings.get("space") == "pixels"):
                 return self
             if takes_clips:
                 raise SpecError(
-                    f"{self.spec!r} reads more than states and gradients at blocks, and {vit.name!r} takes clips; of clips ask "
+                    f"{self.spec!r} reads more than states and gradients at blocks, and {model.name!r} takes clips; of clips ask "
                     f"one of: {', '.join(name for name in sorted(METHODS) if METHODS[name].works_on_networks)}"
                 )
             if self.black_box is None:
-                reason = f" ({vit.reason})" if vit.reason else ""
+                reason = f" ({model.reason})" if model.reason else ""
                 others = ", ".join(name for name in sorted(METHODS) if METHODS[name].capability is not ViT)
                 raise SpecError(
-                    f"{self.spec!r} needs the parts of a ViT (attention matrices, norms, token removal), and {vit.name!r} is a "
+                    f"{self.spec!r} needs the parts of a ViT (attention matrices, norms, token removal), and {model.name!r} is a "
                     f"network without an adapter{reason}; of a network ask one of: {others}"
                 )
         return self.for_black_box()

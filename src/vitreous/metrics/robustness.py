@@ -167,15 +167,15 @@ def randomise_parameters(parameters: list[nn.Parameter], source: torch.Generator
         parameter.copy_(drawn)
 
 
-def wrap_copy(vit: BlackBox, module: nn.Module) -> BlackBox:
-    """Wrap another module of the same architecture with the settings of `vit`."""
-    if not isinstance(vit, ViT):
-        return with_module(vit, module)
-    copy = adapt(module) if vit.origin.inner_vit is None else find_inner_vit(module)
+def wrap_copy(model: BlackBox, module: nn.Module) -> BlackBox:
+    """Wrap another module of the same architecture with the settings of `model`."""
+    if not isinstance(model, ViT):
+        return with_module(model, module)
+    copy = adapt(module) if model.origin.inner_vit is None else find_inner_vit(module)
     if copy is None:
-        raise ModelError(f"{vit.name!r} with other weights is no longer a head of the ViT in it; wrap the ViT itself")
+        raise ModelError(f"{model.name!r} with other weights is no longer a head of the ViT in it; wrap the ViT itself")
     same = ("name", "preprocess", "classes", "output_type", "affine", "embedding", "origin")
-    return replace(copy, **{field: getattr(vit, field) for field in same})
+    return replace(copy, **{field: getattr(model, field) for field in same})
 
 
 # ── two classes ──────────────────────────────────────────────────────────────────────────────────

@@ -81,12 +81,12 @@ def pixel_layout(size: tuple[int, int]) -> Layout:
 
 
 @torch.no_grad()
-def with_observed_outputs(vit: BlackBox, images: Images) -> BlackBox:
+def with_observed_outputs(model: BlackBox, images: Images) -> BlackBox:
     """Run a black box on one image and set the number and meaning of its outputs.
 
     Parameters
     ----------
-    vit
+    model
         A model from `describe_black_box`.
     images
         A batch of model inputs, of which the first is used.
@@ -97,17 +97,17 @@ def with_observed_outputs(vit: BlackBox, images: Images) -> BlackBox:
         If the model fails on the image, does not return finite logits [1, classes], or its class names do not fit.
     """
     shape = list(images.shape[1:])
-    with unexpected_errors_as(lambda why: ModelError(f"{vit.name!r} cannot be run on an image {shape} ({why})")):
-        own = vit.forward(images[:1].to(vit.device, vit.dtype))
+    with unexpected_errors_as(lambda why: ModelError(f"{model.name!r} cannot be run on an image {shape} ({why})")):
+        own = model.forward(images[:1].to(model.device, model.dtype))
     if own.ndim != 2 or len(own) != 1 or not own.shape[-1]:
         raise ModelError(
-            f"{vit.name!r} answers an image with shape {tuple(own.shape)}; a classifier answers with (1, classes), and score=… "
+            f"{model.name!r} answers an image with shape {tuple(own.shape)}; a classifier answers with (1, classes), and score=… "
             "says what to explain of other outputs"
         )
     if not own.isfinite().all():
-        raise ModelError(f"{vit.name!r} gives logits that are not finite; are its weights loaded?")
-    set_names = None if vit.classes == classes_of(vit.module) else vit.classes
-    return with_outputs(vit, own.shape[-1], set_names, "binary" if vit.binary else None)
+        raise ModelError(f"{model.name!r} gives logits that are not finite; are its weights loaded?")
+    set_names = None if model.classes == classes_of(model.module) else model.classes
+    return with_outputs(model, own.shape[-1], set_names, "binary" if model.binary else None)
 
 
 def preprocess_of(module: nn.Module) -> Preprocess | None:

@@ -16,12 +16,12 @@ from vitreous.models.tensor_types import Logits
 from vitreous.models.vit import ViT
 
 
-def with_outputs(vit: AnyModel, count: int, classes: Any = None, outputs: str | None = None) -> AnyModel:
-    """Return `vit` with `output_type` set and with class names that fit it.
+def with_outputs(model: AnyModel, count: int, classes: Any = None, outputs: str | None = None) -> AnyModel:
+    """Return `model` with `output_type` set and with class names that fit it.
 
     Parameters
     ----------
-    vit
+    model
         The model.
     count
         Number of outputs of the model.
@@ -41,17 +41,17 @@ def with_outputs(vit: AnyModel, count: int, classes: Any = None, outputs: str | 
     check_declared(outputs)
     if outputs == "binary" and count != 1:
         raise ModelError(
-            f"outputs='binary' is for a model with one output, and {vit.name!r} has {count}; leave it out for {count} classes"
+            f"outputs='binary' is for a model with one output, and {model.name!r} has {count}; leave it out for {count} classes"
         )
-    class_names = names if names is not None else vit.classes
+    class_names = names if names is not None else model.classes
     binary = outputs == "binary" or (count == 1 and class_names is not None and len(class_names) == 2)
-    output_type = Outputs("binary" if binary else "scalar" if count == 1 and not vit.embedding else "classes", count)
+    output_type = Outputs("binary" if binary else "scalar" if count == 1 and not model.embedding else "classes", count)
     if names is not None and len(names) != output_type.targets:
         raise ModelError(
-            f"classes has {count_with_noun(len(names), 'name')} for {describe(output_type)} of {vit.name!r}"
+            f"classes has {count_with_noun(len(names), 'name')} for {describe(output_type)} of {model.name!r}"
         )
     fitting = None if class_names is None or len(class_names) != output_type.targets else class_names
-    return replace(vit, classes=fitting, output_type=output_type)
+    return replace(model, classes=fitting, output_type=output_type)
 
 
 def check_declared(outputs: Any) -> None:
@@ -144,12 +144,12 @@ def one_per_image(score: Callable[..., object], output: Any, name: str) -> Logit
     return values[:, None]
 
 
-def compare_with_texts(vit: AnyModel, texts: Float[Tensor, "t d"], scale: float) -> AnyModel:
-    """Return `vit` with logits `scale` · cosine(image embedding, text embedding), one per text.
+def compare_with_texts(model: AnyModel, texts: Float[Tensor, "t d"], scale: float) -> AnyModel:
+    """Return `model` with logits `scale` · cosine(image embedding, text embedding), one per text.
 
     Parameters
     ----------
-    vit
+    model
         A model that outputs image embeddings.
     texts
         Text embeddings of unit length, one row per class.
@@ -162,17 +162,17 @@ def compare_with_texts(vit: AnyModel, texts: Float[Tensor, "t d"], scale: float)
         Its `classify` returns the scalar products with the scaled texts, which keeps it affine; the norm of the image
         embedding, by which they are divided, is in `length`.
     """
-    rows = (scale * texts).to(vit.device, vit.dtype)
+    rows = (scale * texts).to(model.device, model.dtype)
 
     def cosines(embedding: Tensor) -> Logits:
         return embedding @ rows.T / embedding.norm(dim=-1, keepdim=True)
 
     changes: dict[str, Any] = {
-        "forward": lambda images: cosines(vit.forward(images)),
-        "read": lambda output: cosines(vit.read(output)),
+        "forward": lambda images: cosines(model.forward(images)),
+        "read": lambda output: cosines(model.read(output)),
         "output_type": Outputs("classes", len(rows)),
     }
-    if isinstance(vit, ViT):
-        changes["classify"] = lambda pooled: vit.classify(pooled) @ rows.T
-        changes["length"] = lambda pooled: vit.classify(pooled).norm(dim=-1, keepdim=True)
-    return replace(vit, classes=None, **changes)
+    if isinstance(model, ViT):
+        changes["classify"] = lambda pooled: model.classify(pooled) @ rows.T
+        changes["length"] = lambda pooled: model.classify(pooled).norm(dim=-1, keepdim=True)
+    return replace(model, classes=None, **changes)

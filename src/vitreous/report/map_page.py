@@ -137,11 +137,11 @@ def load_explained_model(folder: MapFolder, device: str | None) -> BlackBox:
 
 
 def measure_folder(
-    folder: MapFolder, vit: BlackBox, metric: Metric, images: int | None, dataset: str | None
+    folder: MapFolder, model: BlackBox, metric: Metric, images: int | None, dataset: str | None
 ) -> dict[str, Mean]:
     """Scores of the maps of the first images, by method."""
     scores: dict[str, Mean] = {}
-    by_image = groupby(folder.evaluate(vit, metric, dataset=dataset), key=lambda scored: scored[0].key)
+    by_image = groupby(folder.evaluate(model, metric, dataset=dataset), key=lambda scored: scored[0].key)
     for _, rows in islice(by_image, images):
         for row, score in rows:
             scores.setdefault(row.attribution.method, Mean()).add(np.array([score]))
