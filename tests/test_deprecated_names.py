@@ -67,3 +67,10 @@ def test_old_attributes_of_methods_folds_and_blocks_read_the_new_ones():
     block = vitreous.load("scenes").blocks[0]
     with pytest.warns(DeprecationWarning, match="attend of Block is now attention"):
         assert block.attend is block.attention
+
+
+def test_a_method_takes_its_model_under_the_old_keyword():
+    method, model = vitreous.resolve("ixg"), vitreous.load("scenes")
+
+    with pytest.warns(DeprecationWarning, match="vit of Method.for_model is now model"):
+        assert method.for_model(vit=model) is method
