@@ -99,7 +99,7 @@ def test_an_operation_that_onnx_does_not_have_is_named(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(ModelError, match="operation 'bessel_i0e' has no translation to ONNX"):
-            export.onnx(odd, tmp_path / "odd.onnx", "temper")
+            export.onnx(odd, tmp_path / "odd.onnx", "ixg")
 
 
 def test_methods_that_cannot_be_exported_are_refused(model, tmp_path):

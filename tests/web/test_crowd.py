@@ -7,13 +7,14 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
 from PIL import Image
 
 import vitreous
-from tests.web.conftest import SUBJECT, Served
+from tests.web.conftest import SMALL, SMALL_MODEL, SUBJECT, Served
 from vitreous.web.settings import Settings
 
 CLIENTS = 50
@@ -21,14 +22,14 @@ CLIENTS = 50
 
 @pytest.mark.slow
 def test_fifty_concurrent_clients_get_the_same_results_as_a_single_one():
-    vit = vitreous.load("scenes")
-    with Served(Settings(port=0, queue=20, seconds=600)) as served:
-        served.ask("/api/model?name=scenes")
+    with Served(replace(SMALL, queue=20)) as served:
+        served.ask(f"/api/model?name={SMALL_MODEL}")
+        vit = served.app.state.service.models.vit(SMALL_MODEL)
         gate = threading.Barrier(CLIENTS)
 
         def one(number: int) -> tuple[list, set[int]]:
             asked = {
-                "model": "scenes",
+                "model": SMALL_MODEL,
                 "image": f"pair-5-{number % 25}",
                 "method": "genatt",
                 "targets": [number % 20],

@@ -6,9 +6,11 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from io import BytesIO
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
-from matplotlib import rc_context
+from matplotlib import rc_context, rcParams
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
@@ -26,6 +28,7 @@ INK, FAINT = "#1a1a1a", "#666666"
 LINE = 1.3 / 72  # inches between lines, per point of font size
 TICK_SIZE = 7.0  # points, of the numbers at a colour bar
 DPI = 150
+PNG_LEVEL = 4  # of zlib; maps over photographs hardly become smaller beyond
 
 
 class FigureBoard(Figure):
@@ -51,6 +54,13 @@ class FigureBoard(Figure):
         """Draw without hinting, which widens small letters by up to a quarter at some resolutions."""
         with rc_context({"text.hinting": "none"}):
             super().draw(renderer)
+
+    def savefig(self, fname: Any, *, transparent: bool | None = None, **kwargs: Any) -> None:
+        """Save as matplotlib does; a PNG is compressed in half the time, to a file that is a tenth larger."""
+        ending = Path(fname).suffix.lstrip(".") if isinstance(fname, str | PathLike) else ""
+        if (kwargs.get("format") or ending or rcParams["savefig.format"]).lower() == "png":
+            kwargs["pil_kwargs"] = {"compress_level": PNG_LEVEL, **(kwargs.get("pil_kwargs") or {})}
+        super().savefig(fname, transparent=transparent, **kwargs)
 
     def write(self, x: Number, y: Number, lines: Sequence[str], size: Number, **style: Any) -> float:
         """Place lines below one another from (x, y) on; returns where the next line would begin."""
