@@ -10,8 +10,8 @@ from timm.layers import GluMlp
 from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 
-from tests.models.families import pictures, seen, tiny
-from tests.reference.scene import QUESTIONS, Scene, look
+from tests.models.families import pictures, seen
+from tests.reference.scene import QUESTIONS, TARGETS, Scene, scene_of
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods import decompose
@@ -20,7 +20,6 @@ from vitreous.testing import check_method, tiny_vits
 
 FAMILIES = ("vit-even", "vit-mean", "deit-distilled", "vit-no-biases", "vit-rmsnorm-class-token", "clip")
 BIASES = ("cls", "equal", "absdot", "abssim", "norm")
-TARGETS = (1, 3)
 
 
 def fast(spec: str, family: str, question: str = "logit") -> Tensor:
@@ -48,20 +47,19 @@ class Slow:
         out = D.clone()
         for i in range(len(D)):
             b = bias if bias.ndim == 1 else bias[i]
-            w = torch.zeros(D.shape[1], dtype=torch.float64)
-            for j in range(D.shape[1]):
-                length = D[i, j].norm()
-                match self.kind:
-                    case "cls":
-                        w[j] = float(j == 0)
-                    case "equal":
-                        w[j] = float(length != 0)
-                    case "norm":
-                        w[j] = length
-                    case "absdot":
-                        w[j] = (D[i, j] @ b).abs()
-                    case "abssim":
-                        w[j] = (D[i, j] @ b).abs() / (length * b.norm()) if length > 0 else 0.0
+            w, lengths = torch.zeros(D.shape[1], dtype=torch.float64), D[i].norm(dim=-1)
+            match self.kind:
+                case "cls":
+                    w[0] = 1
+                case "equal":
+                    w[lengths != 0] = 1
+                case "norm":
+                    w = lengths
+                case "absdot":
+                    w = (D[i] @ b).abs()
+                case "abssim":
+                    some = lengths > 0
+                    w[some] = (D[i, some] @ b).abs() / (lengths[some] * b.norm())
             if w.sum() > 0:
                 out[i] = D[i] + (w / w.sum())[:, None] * b
         return out
@@ -133,7 +131,7 @@ def gamma(ls: nn.Module) -> Tensor | float:
 
 
 def slowly(family: str, kind: str, activation: str = "ratio", start: int = 0, question: str = "logit") -> Tensor:
-    scenes = [look(tiny(family), pictures()[i], TARGETS[i]) for i in range(2)]
+    scenes = [scene_of(family, i) for i in range(2)]
     return torch.stack([Slow(scene, kind, activation).shares(start, question) for scene in scenes])
 
 

@@ -5,6 +5,8 @@ On a gated MLP the activated gate is held fixed (recipe 4); Libra gives half of 
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from timm.layers import GluMlp, SwiGLU
 from timm.models.deit import VisionTransformerDistilled
@@ -59,6 +61,7 @@ def through_mlp(norm: nn.Module, mlp: nn.Module, x: Tensor, D: Tensor, gate: str
     return through_norm(mlp.norm, hidden, D) @ mlp.fc2.weight.T
 
 
+@cache  # of a scene, which is cached too; callers do not modify the vectors
 @torch.no_grad()
 def decomposed(scene: Scene, start: int, gate: str) -> Tensor:
     """D of what the head reads, [q N d] for its q vectors."""
