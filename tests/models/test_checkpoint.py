@@ -128,22 +128,6 @@ def test_every_part_gets_its_own_flag_back():
     assert [part.training for part in model.modules()] == flags
 
 
-def test_a_part_of_a_model_in_eval_mode_is_left_as_it_is_unless_it_trains_again():
-    model = nn.Sequential(nn.Dropout(), nn.Sequential(nn.Dropout(), nn.Linear(2, 2)))
-
-    with evaluating(model):
-        with evaluating(model[1]):
-            assert not any(part.training for part in model.modules())
-        assert not any(part.training for part in model.modules())
-        model.train()
-        with evaluating(model[1]):
-            assert [part.training for part in model.modules()] == [True, True, False, False, False]
-        assert all(part.training for part in model.modules())
-    assert all(part.training for part in model.modules())
-    with evaluating(model[1]):
-        assert [part.training for part in model.modules()] == [True, True, False, False, False]
-
-
 def test_a_device_that_is_not_there_is_refused():
     with pytest.raises(ModelError, match="device 'nowhere' is not available here"):
         vitreous.load("scenes", device="nowhere")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -10,33 +9,16 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 
-class EvaluatedModules(threading.local):
-    """Modules that are in eval mode in the open scopes of this thread, one set per scope."""
-
-    def __init__(self) -> None:
-        self.modules: list[set[nn.Module]] = []
-
-
-EVALUATED = EvaluatedModules()
-
-
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Context manager: all submodules of `module` are in eval mode; their flags are restored on exit."""
-    if not module.training and any(module in modules for modules in EVALUATED.modules):
-        yield  # an open scope has visited the submodules, which may be thousands
-        return
-    visited = parts(module)
-    training = [part for part in visited if part.training]
+    training = [part for part in parts(module) if part.training]
     # Set the flag directly: some models override `train()`, and it would overwrite flags of submodules that differ.
     for part in training:
         part.training = False
-    scopes = EVALUATED.modules
-    scopes.append(visited)
     try:
         yield
     finally:
-        scopes[:] = [modules for modules in scopes if modules is not visited]
         for part in training:
             part.training = True
 
@@ -57,7 +39,7 @@ class StopForward(Exception):  # noqa: N818 - not an error
 
 
 def parts(module: nn.Module) -> set[nn.Module]:
-    """`module` and all its submodules. Cheaper than `module.modules()`; called in every explanation."""
+    """`module` and all its submodules. Cheaper than `module.modules()`; called on every head forward."""
     visited: set[nn.Module] = set()
     more: list[nn.Module | None] = [module]
     while more:
