@@ -73,7 +73,8 @@ def test_saco_of_pixels_agrees_too(golden):
 @pytest.mark.parametrize(("remove", "key"), [("pixels", "zero"), ("tokens", "drop")])
 def test_naopc_agrees_and_its_beam_is_no_worse(golden, remove, key):
     """The limits do not depend on the map: they are searched with the whole beam once, with one order for other maps."""
-    reference, probe = stored(golden, "metric_naopc"), probe_of(golden, 4)
+    reference = {name: values[:2] for name, values in stored(golden, "metric_naopc").items()}
+    probe = probe_of(golden, 2)
     if f"{key}_beam5_upper" not in reference:
         pytest.skip(f"no {key} for {golden.name}")
     cases = [(name, order) for name in TOKEN_MAPS for order in ("descending", "ascending")]

@@ -35,7 +35,7 @@ def share(values):
 
 @pytest.mark.slow
 def test_single_objects_are_classified_correctly():
-    album = list(Scenes("single", 100, FRESH))
+    album = list(Scenes("single", 50, FRESH))
     found = answers("scenes", album).argmax(1)
 
     assert share(found == torch.tensor([scene.target for scene in album])) >= 0.97
@@ -43,7 +43,7 @@ def test_single_objects_are_classified_correctly():
 
 @pytest.mark.slow
 def test_paired_classes_are_distinguished():
-    album = list(Scenes("part", 60, FRESH))
+    album = list(Scenes("part", 40, FRESH))
     found = answers("scenes", album).argmax(1)
 
     assert share(found == torch.tensor([scene.target for scene in album])) >= 0.95
@@ -51,7 +51,7 @@ def test_paired_classes_are_distinguished():
 
 @pytest.mark.slow
 def test_both_objects_of_a_pair_are_in_the_top_two():
-    album = list(Scenes("pair", 60, FRESH))
+    album = list(Scenes("pair", 40, FRESH))
     found = answers("scenes", album).topk(2).indices.tolist()
 
     assert share([{thing.label for thing in s.objects} == set(two) for s, two in zip(album, found, strict=True)]) >= 0.9

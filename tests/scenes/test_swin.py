@@ -37,7 +37,7 @@ def test_it_is_a_network_of_three_stages_with_the_classes_of_scenes(network):
 
 @pytest.mark.slow
 def test_it_classifies_most_objects_correctly():
-    album = list(Scenes("single", 100, FRESH))
+    album = list(Scenes("single", 50, FRESH))
     with torch.inference_mode():
         predicted = load_model("scenes-swin")(stacked(album)).argmax(1)
 
