@@ -13,12 +13,12 @@ from vitreous.demo import CHAPTERS, page, run
 from vitreous.demo import METHODS as DEMO_METHODS
 
 pytestmark = pytest.mark.slow
-METHODS = tuple("tis(masks=16)" if method == "tis(masks=128)" else method for method in DEMO_METHODS)
+METHODS = tuple("tis(masks=4)" if method == "tis(masks=128)" else method for method in DEMO_METHODS)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_masks():
-    """The demo's methods, with an eighth of the masks of the one that samples."""
+    """The demo's methods, with few masks of the one that samples."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("sections", "page"):
             patch.setattr(import_module(f"vitreous.demo.{name}"), "METHODS", METHODS)

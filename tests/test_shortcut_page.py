@@ -34,7 +34,7 @@ def test_the_page_has_the_stored_numbers():
 @pytest.mark.slow
 def test_a_few_steps_run_from_end_to_end(tmp_path):
     page = script()
-    sizes = {"steps": 2, "batch": 2, "images": 4, "count": 4, "explained": 2}
+    sizes = {"steps": 2, "batch": 2, "images": 2, "count": 2, "explained": 1}
     arguments = [f"--{name}={value}" for name, value in sizes.items()]
 
     assert page.main([*arguments, "--out", str(tmp_path)]) == 0

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import time
+from pathlib import Path
+from typing import NoReturn
 from urllib.request import urlopen
 
 import pytest
 
+from tests.forked import forked_context
 from tests.web.conftest import client_of
 from vitreous.cli.main import main
 from vitreous.cli.serve import listen
@@ -18,23 +23,36 @@ from vitreous.core.errors import DataError
 from vitreous.web.settings import Settings
 
 
+def serve(folder: Path) -> NoReturn:
+    """Run the command in a folder, with its output in two files there."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked in processes that are to be workers
+    os.chdir(folder)
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), descriptor)
+    sys.exit(main(["serve", "--port", "0"]))
+
+
 @pytest.mark.slow
 def test_it_prints_its_address_and_ends_on_sigint(tmp_path):
-    command = [sys.executable, "-m", "vitreous", "serve", "--port", "0"]
-    with subprocess.Popen(command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
-        try:
-            assert running.stdout is not None
-            line = running.stdout.readline()
-            address = re.search(r"http://127\.0\.0\.1:\d+/", line)
-            assert address, line
-            with urlopen(address[0], timeout=60) as page:
-                assert "Vitreous" in page.read().decode()
-            running.send_signal(signal.SIGINT)
-            _, said = running.communicate(timeout=60)
-        finally:
-            running.kill()
-    assert "Traceback" not in said
-    assert running.returncode in (0, 130)
+    printed = tmp_path / "stdout"
+    running = forked_context().Process(target=serve, args=(tmp_path,))
+    running.start()
+    try:
+        while not (printed.exists() and printed.read_text().count("\n")):
+            assert running.is_alive()
+            time.sleep(0.05)
+        line = printed.read_text().splitlines()[0]
+        address = re.search(r"http://127\.0\.0\.1:\d+/", line)
+        assert address, line
+        with urlopen(address[0], timeout=60) as page:
+            assert "Vitreous" in page.read().decode()
+        os.kill(running.pid, signal.SIGINT)
+        running.join(60)
+        assert running.exitcode in (0, 130)
+    finally:
+        running.kill()
+        running.join()
+    assert "Traceback" not in (tmp_path / "stderr").read_text()
 
 
 def test_a_port_in_use_is_refused_with_a_message(capsys):
