@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from timm.models.vision_transformer import VisionTransformer
 
 import vitreous
+from tests.methods.shared_pass import SharedPassProbe
 from vitreous.capture.probe import Probe
 
 LIN = {
@@ -203,8 +204,9 @@ class Golden:
 
     @lru_cache(maxsize=4)
     def forward(self, count: int, targets: tuple[str, ...]) -> Probe:
-        """Probe whose forward results the methods share."""
-        return Probe(self.vit, self.images[:count], torch.stack([self.targets[which][:count] for which in targets], 1))
+        """Probe whose forward results and passes the methods share."""
+        chosen = torch.stack([self.targets[which][:count] for which in targets], 1)
+        return SharedPassProbe(self.vit, self.images[:count], chosen)
 
     @lru_cache(maxsize=256)
     def patches(self, spec: str, question: str, count: int, targets: tuple[str, ...]) -> dict[str, np.ndarray]:

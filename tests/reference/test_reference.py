@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import pytest
 import torch
 
 from tests.cases import each
+from tests.methods.shared_pass import SharedPassProbe
 from tests.models.families import pictures, seen, tiny
 from tests.reference import attention, cams, decomposition, tokens, transition, vectors  # noqa: F401 - they register the reference implementations
 from tests.reference.reference import HELD, MODELS, REFERENCES
@@ -22,9 +24,15 @@ from vitreous.methods.spec import resolve
 FAMILIES = sorted({family for reference in REFERENCES.values() for family in reference.models})
 
 
+@lru_cache(maxsize=2)
+def probe_of(family: str) -> Probe:
+    """Probe whose passes the methods share."""
+    return SharedPassProbe(seen(family), pictures(), torch.tensor(TARGETS))
+
+
 def quickly(spec: str, family: str, question: str | None = None) -> Attribution:
     method = resolve(spec)
-    return method(Probe(seen(family), pictures(), torch.tensor(TARGETS), question or method.question))
+    return method(probe_of(family).with_score_function(question or method.question))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
