@@ -29,7 +29,7 @@ SHAPE: dict[str, Any] = {
     "img_size": (16, 24),
     "patch_size": 8,
     "embed_dim": 24,
-    "depth": 3,
+    "depth": 2,
     "num_heads": 3,
     "num_classes": 7,
 }
@@ -39,7 +39,7 @@ BOUNDS = {"float32": 1e-5, "bf16": 0.1}  # in bfloat16 both round
 
 @cache
 def small_vit() -> vitreous.ViT:
-    """A ViT of three blocks and seven tokens: the interpreter takes milliseconds per token and kernel."""
+    """A ViT of two blocks and seven tokens: the interpreter takes milliseconds per token and kernel."""
     vit = vitreous.load("timm:vit_tiny_patch16_224", pretrained=False, **SHAPE)
     randomise(vit.module)
     return vit

@@ -460,7 +460,17 @@ def test_forwards_are_counted_as_stated_and_shared_by_targets(spec, several):
     assert counter.backwards == method.facts.backwards == 0
 
 
-@pytest.mark.parametrize("spec", ["rise(masks=20)", "kernelshap(samples=20)", "tis(masks=9)", "vitcx", "atman", "pami"])
+CHUNKED = (
+    "rise(masks=20)",
+    "kernelshap(samples=20)",
+    "tis(masks=9)",
+    "vitcx",
+    "atman",
+    "pami(regions='circles', radius=8, stride=8)",
+)
+
+
+@pytest.mark.parametrize("spec", CHUNKED)
 @pytest.mark.parametrize("chunk", [1, 7])
 def test_the_size_of_a_chunk_does_not_matter(spec, chunk, monkeypatch):
     whole = fast(spec)
