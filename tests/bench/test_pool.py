@@ -8,14 +8,16 @@ import random
 import signal
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import util
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.bench.fixture import fill, small_plan, told
-from tests.forked import forked_context, run_forked
+from tests.forked import START_PROCESS, forked_context, run_forked
 from vitreous.bench import pool
 from vitreous.bench.model_options import load_cached
 from vitreous.bench.plan import Plan
@@ -147,8 +149,6 @@ def kill_ten_times(folder: str, report: Path) -> None:
         load_cached(plan.models[0], plan.precision, "cpu"),
         open_cached(plan.datasets[0]),
     )  # long work is done before the fork
-    with Store(folder + "-other") as store:  # so are the imports of the first image
-        execute(small_plan(datasets=["scenes:single?count=1"], metrics=["sparseness"]), store)
     done, deaths = [], 0
     for step in KILLING_STEPS:
         child = os.fork()
@@ -217,29 +217,28 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path):
 
 def gone(process: int) -> bool:
     """Wait until a process has ended, however busy the machine is."""
-    for _ in range(3000):
+    for _ in range(30000):
         try:
             state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
         except FileNotFoundError:
             return True
         if state == "Z":
             return True
-        time.sleep(0.1)
+        time.sleep(0.01)
     return False
 
 
-def list_blocked_signals(results):
-    results.put(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+def list_blocked_signals(report: Path) -> None:
+    """Write the signals that are blocked in a worker whose server is a new process, as in a program of a user."""
+    util.spawnv_passfds = START_PROCESS
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    with ProcessPoolExecutor(1, pool.choose_process_context()) as workers:
+        report.write_text(json.dumps(list(workers.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ()).result())))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux alone")
-def test_workers_start_with_the_signals_of_a_terminal_blocked():
-    context = forked_context()
-    results = context.SimpleQueue()
-    process = context.Process(target=list_blocked_signals, args=(results,))
+def test_workers_start_with_the_signals_of_a_terminal_blocked(tmp_path):
+    assert run_forked(list_blocked_signals, tmp_path / "signals") == 0
 
-    process.start()
-    process.join()
-
-    assert {signal.SIGINT, signal.SIGHUP} <= results.get()
+    assert {signal.SIGINT, signal.SIGHUP} <= set(json.loads((tmp_path / "signals").read_text()))

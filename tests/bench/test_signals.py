@@ -2,123 +2,98 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.bench.fixture import SMALL, told
+from tests.forked import forked_context
+from vitreous.bench import run_plan
 from vitreous.bench.signals import STOP_SIGNALS, Stopped, deferred_signals, stop_signals
 from vitreous.cli.main import main
+from vitreous.mapping.explain import MapExplainer
 
 pytestmark = pytest.mark.slow
 
-# One process that imports once and forks a run for every line that it reads. A run is in a session of its own; after its
-# first write it waits, so that it cannot end before the signal comes.
-PAUSED_RUNS = """
-import json, os, signal, sys, time
-from functools import partial
-
-from vitreous.bench import run_plan
-from vitreous.cli.main import main
-
-
-def write_and_pause(store, run, held, *rest):
-    rows = len(held)
-    write(store, run, held, *rest)
-    if rows and pauses:
-        print("written", flush=True)
-        time.sleep(pauses.pop())
-
-
-def pause_before_second(explainer, batch):
-    if batch.range.start:
-        print("written", flush=True)
-        time.sleep(600)
-    return launch(explainer, batch)
-
-
-def run(command, stdout, stderr, handled, ignored):
-    os.setsid()
-    for number in handled:  # as in a new process
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    for number in ignored:
-        signal.signal(number, signal.SIG_IGN)
-    for descriptor, path in enumerate([os.devnull, stdout, stderr]):
-        os.dup2(os.open(path, os.O_WRONLY if descriptor else os.O_RDONLY), descriptor)
-    MapExplainer.launch = pause_before_second
-    run_plan.write_outcomes = write_and_pause
-    run_plan.execute = partial(run_plan.execute, patience=0)
-    sys.exit(main(command))
-
-
-if __name__ == "__main__":
-    import vitreous
-    from vitreous.mapping.explain import MapExplainer
-
-    write, launch, pauses = run_plan.write_outcomes, MapExplainer.launch, [600]
-    vitreous.load("scenes")
-    while line := sys.stdin.readline():
-        child = os.fork()
-        if not child:
-            run(*json.loads(line))
-        print(child, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
 BENCH = ["bench", "--model", "scenes", "--data", SMALL["datasets"][0], "--device", "cpu", "--slice", "2"]
 BENCH += [word for name in SMALL["methods"] for word in ("--method", name)]
 BENCH += [word for name in SMALL["metrics"] for word in ("--metric", name)]
 
 
 class PausedRun:
-    """A command that has written its first rows and waits; signal handlers of this process do not matter."""
+    """A command, in a session of its own, that has written its first rows and waits; it cannot end before a signal comes."""
 
-    def __init__(self, starter: subprocess.Popen[str], folder: Path, command: list[str], ignored: tuple[int, ...] = ()):
-        assert starter.stdin is not None
-        assert starter.stdout is not None
-        self.replies, self.stderr = starter.stdout, folder / "stderr"
-        self.stderr.touch()
+    def __init__(self, folder: Path, command: list[str], ignored: tuple[int, ...] = ()):
+        self.stderr = folder / "stderr"
         os.mkfifo(folder / "stdout")
-        request = [command, str(folder / "stdout"), str(self.stderr), STOP_SIGNALS, ignored]
-        starter.stdin.write(json.dumps(request) + "\n")
-        starter.stdin.flush()
-        self.pid = int(self.replies.readline())
+        self.process = forked_context().Process(target=run_paused, args=(command, folder, ignored))
+        self.process.start()
+        assert self.process.pid is not None
+        self.pid = self.process.pid
         self.stdout = (folder / "stdout").open()
         assert self.stdout.readline() == "written\n", self.wait()
 
-    def wait(self) -> tuple[int, str]:
+    def wait(self) -> tuple[int | None, str]:
         """Exit status and standard error, when it has ended."""
-        status = int(self.replies.readline())
+        self.process.join()
         self.stdout.close()
-        return status, self.stderr.read_text()
+        return self.process.exitcode, self.stderr.read_text()
 
 
-@pytest.fixture(scope="module")
-def starter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
-    script = tmp_path_factory.mktemp("starter") / "paused.py"
-    script.write_text(PAUSED_RUNS)
-    threads = str(torch.get_num_threads())  # rows are equal to the bit for equal threads
-    environment = {**os.environ, "OMP_NUM_THREADS": threads}
-    with subprocess.Popen(
-        [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        yield process
+def run_paused(command: list[str], folder: Path, ignored: tuple[int, ...]) -> None:
+    """Run a command as a new process would: no signal is blocked or handled."""
+    os.setsid()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+    for descriptor, name in enumerate(["stdout", "stderr"], start=1):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), descriptor)
+        setattr(sys, name, open(descriptor, "w", closefd=False))  # noqa: SIM115 - open until the process ends
+    os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())  # rows are equal to the bit for equal threads
+    pause_after_first_rows()
+    sys.exit(main(command))
+
+
+def pause_after_first_rows() -> None:
+    """Replace what writes rows by functions that report the first rows and wait."""
+    write, launch, pauses = run_plan.write_outcomes, MapExplainer.launch, [600]
+
+    def pause() -> None:
+        print("written", flush=True)
+        time.sleep(pauses.pop())
+
+    def write_and_pause(store, run, held, *rest):
+        rows = len(held)
+        write(store, run, held, *rest)
+        if rows and pauses:
+            pause()
+
+    def pause_before_second(explainer, batch):
+        if batch.range.start:
+            pause()
+        return launch(explainer, batch)
+
+    MapExplainer.launch = pause_before_second
+    run_plan.write_outcomes = write_and_pause
+    run_plan.execute = partial(run_plan.execute, patience=0)
 
 
 def group_is_gone(group: int) -> bool:
-    for _ in range(600):
+    for _ in range(6000):
         try:
             os.killpg(group, 0)
         except ProcessLookupError:
             return True
-        time.sleep(0.1)
+        time.sleep(0.01)
     return False
 
 
@@ -137,7 +112,6 @@ def group_is_gone(group: int) -> bool:
     ids=["parent", "group", "alone"],
 )
 def test_a_stopped_run_keeps_its_rows_and_continues(
-    starter: subprocess.Popen[str],
     tmp_path: Path,
     original: Path,
     number: int,
@@ -147,7 +121,7 @@ def test_a_stopped_run_keeps_its_rows_and_continues(
 ) -> None:
     folder = tmp_path / "run"
     command = [*BENCH, "--workers", str(workers), "--out", str(folder)]
-    paused = PausedRun(starter, tmp_path, command, ignored)
+    paused = PausedRun(tmp_path, command, ignored)
 
     for ignored_number in ignored:  # the exit status would be that of the first signal that is not ignored
         os.kill(paused.pid, ignored_number)
@@ -164,9 +138,9 @@ def test_a_stopped_run_keeps_its_rows_and_continues(
     assert all(told(folder, kind) == told(original, kind) for kind in ("scores", "maps"))
 
 
-def test_a_stopped_map_run_is_reported(starter: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_a_stopped_map_run_is_reported(tmp_path: Path) -> None:
     command = ["map", "scenes:single?count=2", "--model", "scenes", "-x", "genatt", "--slice", "1"]
-    paused = PausedRun(starter, tmp_path, [*command, "--out", str(tmp_path / "maps")])
+    paused = PausedRun(tmp_path, [*command, "--out", str(tmp_path / "maps")])
 
     os.kill(paused.pid, signal.SIGTERM)
     returncode, stderr = paused.wait()
