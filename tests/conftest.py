@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -72,15 +71,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if any(f"pytestmark = pytest.mark.{name}" in lines for name in left_out) else None
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
+def pytest_collection_finish() -> None:
     gc.freeze()  # modules and tests stay until the end: no collection has to go through them again
     gc.set_threshold(50_000, 20, 20)
     gc.enable()
-    if "tests.forked" in sys.modules and not session.config.option.collectonly:
-        from tests.forked import forked_context, server_is_forked
-
-        with server_is_forked():  # before any test runs
-            forked_context()
 
 
 def pytest_unconfigure() -> None:

@@ -18,7 +18,6 @@ from tests.optional_packages import is_installed
 CHECKED_PACKAGES = ("capture", "methods", "metrics", "models", "front", "measure")  # where tensors are
 
 CHECKED_CALLS = 100  # of a function in a process: later calls repeat the same checks
-IMPORT_HOOKS: list[Any] = []
 
 
 def install_shape_checks() -> None:
@@ -28,16 +27,7 @@ def install_shape_checks() -> None:
     """
     if os.environ.get("VITREOUS_CHECK_SHAPES", "1") != "0" and is_installed("beartype"):
         jaxtyping.jaxtyped = check_when_called  # the hook's decorator, which modules look up when they are imported
-        packages = [f"vitreous.{package}" for package in CHECKED_PACKAGES]
-        IMPORT_HOOKS.append(install_import_hook(packages, "beartype.beartype"))
-
-
-def remove_shape_checks() -> None:
-    """Check no call of this process any more, and leave modules that it imports from now on as they are."""
-    for hook in IMPORT_HOOKS:
-        hook.uninstall()
-    IMPORT_HOOKS.clear()
-    config.update("jaxtyping_disable", True)
+        install_import_hook([f"vitreous.{package}" for package in CHECKED_PACKAGES], "beartype.beartype")
 
 
 def check_when_called(*, typechecker: Callable[..., Any]) -> Callable[[Any], Any]:

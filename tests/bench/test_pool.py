@@ -8,16 +8,14 @@ import random
 import signal
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import util
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.bench.fixture import fill, small_plan, told
-from tests.forked import START_PROCESS, forked_context, run_forked
+from tests.forked import forked_context, run_forked
 from vitreous.bench import pool
 from vitreous.bench.model_options import load_cached
 from vitreous.bench.plan import Plan
@@ -228,17 +226,18 @@ def gone(process: int) -> bool:
     return False
 
 
-def list_blocked_signals(report: Path) -> None:
-    """Write the signals that are blocked in a worker whose server is a new process, as in a program of a user."""
-    util.spawnv_passfds = START_PROCESS
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    with ProcessPoolExecutor(1, pool.choose_process_context()) as workers:
-        report.write_text(json.dumps(list(workers.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ()).result())))
+def list_blocked_signals(results):
+    results.put(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux alone")
-def test_workers_start_with_the_signals_of_a_terminal_blocked(tmp_path):
-    assert run_forked(list_blocked_signals, tmp_path / "signals") == 0
+def test_workers_start_with_the_signals_of_a_terminal_blocked():
+    context = forked_context()
+    results = context.SimpleQueue()
+    process = context.Process(target=list_blocked_signals, args=(results,))
 
-    assert {signal.SIGINT, signal.SIGHUP} <= set(json.loads((tmp_path / "signals").read_text()))
+    process.start()
+    process.join()
+
+    assert {signal.SIGINT, signal.SIGHUP} <= results.get()
