@@ -13,6 +13,7 @@ ROOT = str(Path(__file__).parents[2])
 RAY_SETTINGS = {  # Ray's own notice a lost node after 15 s, and end workers, which import torch anew, after 1 s of idleness
     "RAY_health_check_initial_delay_ms": "0",
     "RAY_health_check_period_ms": "500",
+    "RAY_health_check_failure_threshold": "2",
     "RAY_idle_worker_killing_time_threshold_ms": "600000",
 }
 
