@@ -142,7 +142,9 @@ class SectionFiles:
     @property
     def facts(self) -> pd.DataFrame:
         """The different values of `FACTS` in the order of the rows, and the number of rows that have them."""
-        return merge_facts(self._facts)
+        if len(self._facts) != 1:  # those of one cell are merged already
+            self._facts[:] = [merge_facts(self._facts)]
+        return self._facts[0]
 
     def add(self, cell: int, table: pa.Table) -> None:
         """Add the rows of a cell; they follow those that were added before."""
