@@ -10,18 +10,20 @@ demo: $(VENV)/.core
 
 # asserts of all test modules are rewritten once, also where the environment switches bytecode off; files stay on one worker
 test pytest quick coverage: export PYTHONDONTWRITEBYTECODE =
-PYTEST = $(BIN)/python -m pytest -n auto --dist worksteal
+PYTEST = $(BIN)/python -m pytest --dist worksteal
+# one process more than there are cores: some tests wait for a browser, a cluster or a process
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 # types are checked while the tests run: pyright uses one core
 test: ruff
 	@$(MAKE) --no-print-directory -j2 pyright pytest
 
 pytest: $(VENV)/.dev
-	$(PYTEST) --durations=15
+	$(PYTEST) -n $(WORKERS) --durations=15
 
 # one case of every test function; no browser, no Ray, nothing slow
 quick: $(VENV)/.dev
-	VITREOUS_CHECK_SHAPES=0 $(PYTEST) --first-case -m "not slow and not browser and not ray" \
+	VITREOUS_CHECK_SHAPES=0 $(PYTEST) -n auto --first-case -m "not slow and not browser and not ray" \
 		-p no:schemathesis --durations=5
 
 # the tests on one core, with other threads and kernels, SIGINT ignored, in random order, elsewhere; long
@@ -29,7 +31,7 @@ variants: $(VENV)/.dev
 	tests/run_variants
 
 coverage: $(VENV)/.dev
-	$(PYTEST) --cov=vitreous --cov-report=term:skip-covered --cov-report=html:out/coverage
+	$(PYTEST) -n auto --cov=vitreous --cov-report=term:skip-covered --cov-report=html:out/coverage
 
 lint: ruff pyright
 

@@ -5,18 +5,15 @@ A process of its own takes five seconds to import it. What a test runs in such a
 
 from __future__ import annotations
 
-import os
 import runpy
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any
 
 from vitreous.bench.pool import choose_process_context
-
-ROOT = Path(__file__).parents[1]
 
 
 def forked_context() -> ForkServerContext | SpawnContext:
@@ -41,48 +38,10 @@ def run_script(script: Path, *arguments: str, output: Path) -> int | None:
 
 
 def execute_script(script: Path, arguments: Sequence[str], output: Path) -> None:
-    with output.open("w", encoding="utf-8") as file, redirect_stdout(file):
-        run_as_main(script, arguments)
-
-
-def run_as_main(script: Path, arguments: Sequence[str]) -> None:
     """Run a script as `__main__`; of the repository's folders, only its own is on the path, as in a new process."""
-    added_by_tests = {str(ROOT / "docs"), str(ROOT / "benchmarks")}
+    root = Path(__file__).parents[1]
+    added_by_tests = {str(root / "docs"), str(root / "benchmarks")}
     sys.path[:] = [str(script.parent), *(entry for entry in sys.path if entry not in added_by_tests)]
     sys.argv[:] = [str(script), *arguments]
-    runpy.run_path(str(script), run_name="__main__")
-
-
-class ForkedScript:
-    """In place of `subprocess.Popen` in code that starts Python scripts and reads their output: the scripts are forked."""
-
-    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], encoding: str, **_: Any) -> None:
-        interpreter, script, *arguments = command
-        assert interpreter == sys.executable
-        context = forked_context()
-        self.reader, writer = context.Pipe(duplex=False)
-        self.process = context.Process(target=print_to_pipe, args=(writer, Path(script), arguments, dict(env)))
-        self.process.start()
-        writer.close()
-        self.stdout = open(self.reader.fileno(), encoding=encoding, closefd=False)  # noqa: SIM115 - closed at the exit
-        self.returncode: int | None = None
-
-    def __enter__(self) -> ForkedScript:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.join()
-        self.returncode = self.process.exitcode
-        self.stdout.close()
-        self.reader.close()
-
-
-def print_to_pipe(writer: Any, script: Path, arguments: Sequence[str], environment: dict[str, str]) -> None:
-    """Run a script with its output and its errors in a pipe."""
-    os.environ.clear()
-    os.environ.update(environment)
-    for descriptor, name in enumerate(["stdout", "stderr"], start=1):
-        os.dup2(writer.fileno(), descriptor)
-        setattr(sys, name, open(descriptor, "w", encoding="utf-8", closefd=False))  # noqa: SIM115 - open until the end
-    writer.close()
-    run_as_main(script, arguments)
+    with output.open("w", encoding="utf-8") as file, redirect_stdout(file):
+        runpy.run_path(str(script), run_name="__main__")

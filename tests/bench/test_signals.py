@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -16,7 +15,7 @@ import torch
 
 from tests.bench.fixture import SMALL, told
 from tests.forked import forked_context
-from vitreous.bench import pool, run_plan
+from vitreous.bench import run_plan
 from vitreous.bench.signals import STOP_SIGNALS, Stopped, deferred_signals, stop_signals
 from vitreous.cli.main import main
 from vitreous.mapping.explain import MapExplainer
@@ -31,10 +30,10 @@ BENCH += [word for name in SMALL["metrics"] for word in ("--metric", name)]
 class PausedRun:
     """A command, in a session of its own, that has written its first rows and waits; it cannot end before a signal comes."""
 
-    def __init__(self, folder: Path, command: list[str], ignored: tuple[int, ...] = (), start_method: str = ""):
+    def __init__(self, folder: Path, command: list[str], ignored: tuple[int, ...] = ()):
         self.stderr = folder / "stderr"
         os.mkfifo(folder / "stdout")
-        self.process = forked_context().Process(target=run_paused, args=(command, folder, ignored, start_method))
+        self.process = forked_context().Process(target=run_paused, args=(command, folder, ignored))
         self.process.start()
         assert self.process.pid is not None
         self.pid = self.process.pid
@@ -48,8 +47,8 @@ class PausedRun:
         return self.process.exitcode, self.stderr.read_text()
 
 
-def run_paused(command: list[str], folder: Path, ignored: tuple[int, ...], start_method: str) -> None:
-    """Run a command as a new process would: no signal is blocked or handled. Its workers may start by another method."""
+def run_paused(command: list[str], folder: Path, ignored: tuple[int, ...]) -> None:
+    """Run a command as a new process would: no signal is blocked or handled."""
     os.setsid()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in STOP_SIGNALS:
@@ -60,9 +59,6 @@ def run_paused(command: list[str], folder: Path, ignored: tuple[int, ...], start
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), descriptor)
         setattr(sys, name, open(descriptor, "w", closefd=False))  # noqa: SIM115 - open until the process ends
     os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())  # rows are equal to the bit for equal threads
-    if start_method:
-        context = multiprocessing.get_context(start_method)
-        pool.choose_process_context = lambda *_: context  # type: ignore[assignment]
     pause_after_first_rows()
     sys.exit(main(command))
 
@@ -102,14 +98,14 @@ def group_is_gone(group: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("number", "send", "workers", "ignored", "start_method"),
+    ("number", "send", "workers", "ignored"),
     [
-        # the parent alone: it ends its workers, which are its own forks; a server for them takes five seconds to start
-        (signal.SIGTERM, os.kill, 2, (), "fork"),
-        # Ctrl-C: the workers receive it too, and the server that they are forked from
-        (signal.SIGINT, os.killpg, 2, (), ""),
+        # the parent alone: it ends its workers
+        (signal.SIGTERM, os.kill, 2, ()),
+        # Ctrl-C: the workers receive it too
+        (signal.SIGINT, os.killpg, 2, ()),
         # without workers; a signal that is ignored at the start stays so
-        (signal.SIGHUP, os.killpg, 1, (signal.SIGINT,), ""),
+        (signal.SIGHUP, os.killpg, 1, (signal.SIGINT,)),
     ],
     ids=["parent", "group", "alone"],
 )
@@ -120,11 +116,10 @@ def test_a_stopped_run_keeps_its_rows_and_continues(
     send: Callable[[int, int], None],
     workers: int,
     ignored: tuple[int, ...],
-    start_method: str,
 ) -> None:
     folder = tmp_path / "run"
     command = [*BENCH, "--workers", str(workers), "--out", str(folder)]
-    paused = PausedRun(tmp_path, command, ignored, start_method)
+    paused = PausedRun(tmp_path, command, ignored)
 
     for ignored_number in ignored:  # the exit status would be that of the first signal that is not ignored
         os.kill(paused.pid, ignored_number)

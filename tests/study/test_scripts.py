@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 import vitreous
-from tests.forked import ForkedScript
 from tests.study.made_up import STUDY
 from vitreous.core.errors import Caveat
 from vitreous.scenes import Scenes
@@ -77,8 +76,7 @@ def test_a_failing_plan_is_reported_and_the_others_run(small, capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_parallel_plans_run_in_processes_and_failures_are_reported_by_name(small, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(run.subprocess, "Popen", ForkedScript)
+def test_parallel_plans_run_in_processes_and_failures_are_reported_by_name(small, capsys, tmp_path):
     (tmp_path / "fails.toml").write_text(PLAN.replace("genatt", "genat"))
 
     assert small("--jobs", "2") == 1
