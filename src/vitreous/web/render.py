@@ -6,7 +6,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFilter
 
 from vitreous.web.image_store import SceneName
 from vitreous.web.model_pool import EMBEDDED
@@ -128,10 +128,4 @@ def render_outline(mask: np.ndarray) -> Image.Image:
 
 def dilate(mask: np.ndarray, width: int) -> np.ndarray:
     """Grow a mask by `width` pixels in every direction, without wrapping around the edges."""
-    for _ in range(2):  # a square is grown along rows, then along columns
-        grown = mask.copy()
-        for shift in range(1, width + 1):
-            grown[shift:] |= mask[:-shift]
-            grown[:-shift] |= mask[shift:]
-        mask = grown.T
-    return mask
+    return np.asarray(Image.fromarray(mask.astype(np.uint8)).filter(ImageFilter.MaxFilter(2 * width + 1)), bool)
