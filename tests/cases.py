@@ -41,7 +41,7 @@ def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Ca
             for number, value in enumerate(values[:1] if request.config.getoption("first_case") else values):
                 case = dict(zip(keys, value, strict=True))
                 try:
-                    with nullcontext() if number == 0 or every_case else check_shapes(False):
+                    with nullcontext() if number == 0 else check_shapes(every_case):
                         function(**given, **case)
                 except (Exception, OutcomeException) as failure:  # cases that pass need no report of their own
                     with subtests.test(**{key: str(part) for key, part in case.items()}):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -17,7 +18,8 @@ from tests.optional_packages import is_installed
 
 CHECKED_PACKAGES = ("capture", "methods", "metrics", "models", "front", "measure")  # where tensors are
 
-CHECKED_CALLS = 100  # of a function in a process: later calls repeat the same checks
+CHECKED_CALLS = 20  # of a function in a case: later calls of the same case repeat the same checks
+CALLS: Counter[tuple[str, str]] = Counter()  # calls in the case that runs, by module and name of the function
 
 
 def install_shape_checks() -> None:
@@ -51,15 +53,15 @@ def check_when_called(*, typechecker: Callable[..., Any]) -> Callable[[Any], Any
 def defer_checks(function: Callable[..., Any], typechecker: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that calls `function`, with its checks where they are enabled."""
     checked: Callable[..., Any] | None = None
-    calls = 0
+    key = (function.__module__, function.__qualname__)
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        nonlocal calls, checked
-        if config.jaxtyping_disable or calls == CHECKED_CALLS:
+        nonlocal checked
+        if config.jaxtyping_disable or CALLS[key] == CHECKED_CALLS:
             return function(*args, **kwargs)
-        calls += 1
+        CALLS[key] += 1
         if checked is None:
             arrays = has_array_annotations(function)
             checked = jaxtyped(function, typechecker=typechecker) if arrays else function
@@ -91,7 +93,8 @@ def contains_array(hint: Any) -> bool:
 
 @contextmanager
 def check_shapes(enabled: bool) -> Iterator[None]:
-    """Check the calls of decorated functions inside the block, or leave them unchecked."""
+    """Check the first calls of every decorated function inside the block, or leave them unchecked."""
+    CALLS.clear()
     disabled_before = config.jaxtyping_disable
     config.update("jaxtyping_disable", not enabled)
     try:

@@ -22,6 +22,7 @@ CLIENTS = 50
 
 @pytest.mark.slow
 def test_fifty_concurrent_clients_get_the_same_results_as_a_single_one():
+    torch.manual_seed(0)  # of the weights
     with Served(replace(SMALL, queue=20)) as served:
         served.ask(f"/api/model?name={SMALL_MODEL}")
         vit = served.app.state.service.models.vit(SMALL_MODEL)
@@ -55,7 +56,8 @@ def test_fifty_concurrent_clients_get_the_same_results_as_a_single_one():
         found = answers[number][0][0]["maps"][0]
         scene = vitreous.scenes.draw("pair", seed=5, index=number % 25)
         expected = vitreous.explain(vit, Image.fromarray(scene.image), [[number % 20]], "genatt", "probability")
-        torch.testing.assert_close(torch.tensor(found["scores"]), expected.patches[0], atol=1e-6, rtol=1e-4)
+        size = float(expected.patches.abs().max())  # scores of random weights are small
+        torch.testing.assert_close(torch.tensor(found["scores"]), expected.patches[0], atol=1e-4 * size, rtol=1e-4)
 
 
 @pytest.mark.slow
