@@ -103,8 +103,7 @@ class TarPart:
             with Path(self.path).open("rb") as file:
                 yield from iterate_samples(file, self.path)
             return
-        filesystem, _ = open_filesystem(self.uri)
-        with filesystem.open(self.path, "rb") as file:
+        with open_filesystem(self.uri).open(self.path, "rb") as file:
             yield from iterate_samples(file, self.path, stream=True)
 
     def load(self, item: SourceItem) -> Sample:
@@ -250,4 +249,4 @@ def read_remote_image(
     uri: str, paths: Sequence[str], names: Sequence[str], labels: dict[str, int], index: int
 ) -> Sample:
     name = names[index]
-    return Sample(name, decode_image(read_remote(open_filesystem(uri)[0], paths[index]), name), labels.get(name))
+    return Sample(name, decode_image(read_remote(open_filesystem(uri), paths[index]), name), labels.get(name))
