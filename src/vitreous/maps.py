@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,9 +132,7 @@ class MapFolder:
         return "picture" if "picture" in self.dataset.schema.names else "key"
 
     def __len__(self) -> int:
-        import pyarrow.parquet as pq
-
-        return sum(pq.read_metadata(file).num_rows for file in self.files)
+        return self.dataset.count_rows()
 
     def __iter__(self) -> Iterator[Attribution]:
         for row in self.rows():
@@ -248,12 +246,9 @@ class MapFolder:
         -------
         iterator of str
         """
-        last = None
-        for batch in self.dataset.to_batches(columns=[self.key_column], batch_readahead=1, fragment_readahead=1):
-            for key in batch.column(0).to_pylist():
-                if key != last:
-                    yield key
-                last = key
+        batches = self.dataset.to_batches(columns=[self.key_column], batch_readahead=1, fragment_readahead=1)
+        keys = chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
+        yield from (key for key, _ in groupby(keys))
 
     def failures(self) -> Iterator[tuple[str, str]]:
         """Key and error message of every failed row.

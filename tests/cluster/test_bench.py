@@ -29,13 +29,13 @@ def original(tmp_path_factory) -> Path:
 def test_a_cluster_that_loses_a_worker_gives_the_rows_of_one_process(original, tmp_path, monkeypatch):
     mark = tmp_path / "mark"
 
-    def mortal(held, name, cell, threads, gpus):
+    def mortal(held, cell, threads):
         if cell.number == 1 and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         from vitreous.bench.ray import run_in_worker  # of the worker, not replaced by a test
 
-        return run_in_worker(held, name, cell, threads, gpus)
+        return run_in_worker(held, cell, threads)
 
     monkeypatch.setattr(ray_executor, "run_in_worker", mortal)
 

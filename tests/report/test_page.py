@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.fixture import fill
 from tests.report.stores import put, row, rows_of
 from vitreous.cli.main import main
 from vitreous.core.errors import DataError
@@ -205,7 +206,8 @@ def test_data_that_changed_is_not_shown_as_if_it_had_not(real: Path, tmp_path: P
     assert easel.attribution("genatt", question).patches is not None
 
     def read_stale(question):
-        return easel.read_maps(question).assign(pixels="0" * 32)
+        rows = easel.read_maps(question)
+        return rows.drop_columns("pixels").append_column("pixels", [["0" * 32] * len(rows)])
 
     stale = type(easel)(easel.vit, easel.dataset, easel.section, read_stale)
     with pytest.raises(DataError, match="no longer the image that was measured"):
@@ -226,6 +228,17 @@ def test_a_stored_map_is_the_map(real: Path) -> None:
 
     assert easel.remade == []
     assert torch.allclose(stored.patches, again.patches, atol=1e-3 * again.patches.abs().max().item())
+
+
+def test_the_page_of_a_black_box_shows_its_maps(tmp_path: Path) -> None:
+    """A black box has no layers, whose maps a figure shows for other models."""
+    fill(
+        tmp_path / "run", models=[{"name": "scenes", "black_box": True}], methods=["random"], metrics=["pointing_game"]
+    )
+    report = write_report(tmp_path / "run", tmp_path / "page.html", gallery=1)
+
+    assert report.unreached == ()
+    assert 'alt="map of random"' in report.page.read_text()
 
 
 WITHOUT_BENCH_PACKAGES = """

@@ -19,7 +19,7 @@ from vitreous.bench.run import run_cell
 from vitreous.bench.work_cells import Outcome, PlanJob, WorkCell
 from vitreous.core.errors import DataError, SpecError
 
-JOBS: dict[str, PlanJob] = {}  # in a worker: the job, fetched once per worker
+FETCHED: dict[str, Any] = {}  # in a worker: the object that it fetched last, by the name of its reference
 
 
 def on_ray(address: str, workers: int | None = None, threads: int = 1, gpus: float | None = None) -> Executor:
@@ -47,11 +47,12 @@ def run_on_ray(
     with ray_session(address, workers) as ray:
         share = gpus if gpus is not None else float(str(job.plan.device).startswith("cuda"))
         task = ray.remote(num_cpus=threads, num_gpus=share, max_retries=LOSSES)(run_in_worker)
-        job_reference, waiting, running = ray.put(job), list(reversed(cells)), {}
+        job = replace(job, device="cuda" if share else job.plan.device or "cpu")
+        job_reference, waiting, running = [ray.put(job)], list(reversed(cells)), {}
         while waiting or running:
             while waiting and len(running) < (workers or 2 * count_slots(ray, threads, share)):
                 cell = waiting.pop()
-                running[task.remote([job_reference], job_reference.hex(), cell, threads, share)] = cell
+                running[task.remote(job_reference, cell, threads)] = cell
             ready, _ = ray.wait(list(running), num_returns=1)
             for reference in ready:
                 cell = running.pop(reference)
@@ -67,17 +68,23 @@ def run_on_ray(
                     raise problem.cause if problem.cause is not None else problem from None
 
 
-def run_in_worker(job_references: list[Any], name: str, cell: WorkCell, threads: int, gpus: float) -> Outcome:
-    """Run a cell in a worker; the job is fetched once per worker, and models and datasets stay open between cells."""
-    import ray
+def run_in_worker(job_reference: list[Any], cell: WorkCell, threads: int) -> Outcome:
+    """Run a cell in a worker; models and datasets stay open between cells."""
     import torch
 
-    if name not in JOBS:
-        JOBS.clear()
-        torch.set_num_threads(threads)
-        job: Any = ray.get(job_references[0])
-        JOBS[name] = replace(job, device="cuda" if gpus else "cpu" if job.plan.device is None else job.plan.device)
-    return run_cell(JOBS[name], cell)
+    torch.set_num_threads(threads)
+    return run_cell(fetch_once(job_reference), cell)
+
+
+def fetch_once(reference: list[Any]) -> Any:
+    """The object that a reference stands for, fetched once per worker; outside of a list, Ray fetches it for every task."""
+    import ray
+
+    name = reference[0].hex()
+    if name not in FETCHED:
+        FETCHED.clear()
+        FETCHED[name] = ray.get(reference[0])
+    return FETCHED[name]
 
 
 @contextmanager

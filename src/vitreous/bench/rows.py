@@ -116,9 +116,7 @@ def to_table(kind: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     for row in rows:
         if odd := row.keys() - columns_of_kind.keys():
             raise KeyError(f"{sorted(odd)} are no columns of {kind}")
-    return pa.Table.from_pydict(
-        {name: [row.get(name) for row in rows] for name in columns_of_kind}, schema=make_schema(kind)
-    )
+    return pa.Table.from_pylist(list(rows), make_schema(kind))
 
 
 def to_half_precision(maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from vitreous.models.image_input import Preprocess
 
 Seen: TypeAlias = Int8[Tensor, "H W"]
 Corners: TypeAlias = Float[Tensor, "_ 4"]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 Convert: TypeAlias = Callable[[Image.Image], Tensor]  # image to model input, or to its colours before normalisation
 
 
@@ -140,7 +142,9 @@ def batches(
         raise SpecError(f"batch_size={batch_size} and workers={workers}; at least 1 and 0 would work")
     chosen = range(len(dataset)) if indices is None else list(indices)
     threads = min(4, os.cpu_count() or 1) if workers is None else workers
-    return collate_batches(read_ahead(dataset, preprocess, chosen, batch_size, threads), batch_size, preprocess.size)
+    read = partial(prepare, dataset, preprocess)
+    rows = map_ahead(read, chosen, threads, batch_size + threads) if threads else map(read, chosen)
+    return collate_batches(rows, batch_size, preprocess.size)
 
 
 def collate_batches(rows: Iterator[Row], batch_size: int, size: tuple[int, int]) -> Iterator[Batch]:
@@ -148,19 +152,16 @@ def collate_batches(rows: Iterator[Row], batch_size: int, size: tuple[int, int])
         yield collate(batch_rows, size)
 
 
-def read_ahead(
-    dataset: Dataset, preprocess: Preprocess, indices: Sequence[int], most: int, workers: int
-) -> Iterator[Row]:
-    """Rows in the order of `indices`; threads prepare at most about `most` + `workers` of them in advance."""
-    if not workers:
-        yield from (prepare(dataset, preprocess, index) for index in indices)
-        return
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="vitreous-data")
-    waiting: deque[Future[Row]] = deque()
+def map_ahead(
+    function: Callable[[Item], Result], items: Iterable[Item], threads: int, ahead: int
+) -> Generator[Result, None, None]:
+    """Results of a function in the order of the items; threads compute at most `ahead` of them in advance."""
+    waiting: deque[Future[Result]] = deque()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="vitreous-data")
     try:
-        for index in indices:
-            waiting.append(pool.submit(prepare, dataset, preprocess, index))
-            if len(waiting) > most + workers:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

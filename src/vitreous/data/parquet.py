@@ -96,7 +96,7 @@ def open_parquet(path: str, uri: str) -> Any:
     try:
         if not uri:
             return parquet.ParquetFile(path)
-        return parquet.ParquetFile(open_filesystem(uri)[0].open(path, "rb"))
+        return parquet.ParquetFile(open_filesystem(uri).open(path, "rb"))
     except Exception as problem:  # noqa: BLE001 - pyarrow and every kind of storage have their own exceptions
         message = format_one_line(problem)
         raise DataError(f"'{path}' cannot be read as Parquet ({message}); expected {LAYOUT}") from None

@@ -22,8 +22,8 @@ def is_uri(place: str) -> bool:
     return re.match(r"[a-z][a-z0-9+.-]+(::[a-z][a-z0-9+.-]+)*://", place) is not None
 
 
-def open_filesystem(uri: str) -> tuple[Any, str]:
-    """File system and path of a URI.
+def open_filesystem(uri: str) -> Any:
+    """File system of a URI, as an `fsspec.AbstractFileSystem`.
 
     Raises
     ------
@@ -33,7 +33,7 @@ def open_filesystem(uri: str) -> tuple[Any, str]:
     with storage_errors(uri, "opened"):
         import fsspec
 
-        return fsspec.core.url_to_fs(uri)
+        return fsspec.core.url_to_fs(uri)[0]
 
 
 def list_remote_files(uri: str, suffixes: tuple[str, ...]) -> tuple[Any, list[str]]:
@@ -46,7 +46,7 @@ def list_remote_files(uri: str, suffixes: tuple[str, ...]) -> tuple[Any, list[st
     DataError
         If there is no such file.
     """
-    filesystem, _ = open_filesystem(uri)
+    filesystem = open_filesystem(uri)
     paths: list[str] = []
     with storage_errors(uri, "listed"):
         for pattern in expand_braces(uri):

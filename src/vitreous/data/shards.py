@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,7 +67,7 @@ def wds(place: str | Path, ignore: int | None = None) -> Album:
     entries: list[tuple[str, dict[str, Part]]] = []
     for shard in shards:
         with shard.open("rb") as file:
-            samples = iterate_samples(file, shard, partial(locate_part, shard))
+            samples = iterate_samples(file, shard)
             entries += [(f"{shard.stem}/{key}", parts) for key, parts in samples if find_image_ending(parts)]
     if not entries:
         raise DataError(f"there is no image in '{place}'; expected {LAYOUT}")
@@ -90,32 +90,17 @@ def expand_pattern(path: Path) -> list[Path]:
     return shards
 
 
-def locate_part(shard: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> Part:
-    """Position of a member in a local file, which is read when it is needed."""
-    return Part(shard, member.offset_data, member.size)
-
-
-def load_part(shard: str, archive: tarfile.TarFile, member: tarfile.TarInfo) -> Part:
-    """Content of a member, read now: for shards that are read as a stream."""
-    file = archive.extractfile(member)
-    return Part(shard, member.offset_data, member.size, b"" if file is None else file.read())
-
-
-def iterate_samples(
-    file: Any, name: str | Path, part_of: Callable[[tarfile.TarFile, tarfile.TarInfo], Part], mode: str = "r:"
-) -> Iterator[tuple[str, dict[str, Part]]]:
+def iterate_samples(file: Any, shard: Path | str, *, stream: bool = False) -> Iterator[tuple[str, dict[str, Part]]]:
     """Key and files (by ending) of every sample of a shard, one after the other; nothing of earlier ones is kept.
 
     Parameters
     ----------
     file
         The open tar file.
-    name
-        Its name, for error messages.
-    part_of
-        Makes the part of a member: `locate_part` or `load_part`.
-    mode
-        Mode of `tarfile.open`: "r:" for files that can seek, "r|" for streams.
+    shard
+        Its path.
+    stream
+        Whether the file cannot seek. The content of its members is read at once then; otherwise when it is needed.
 
     Raises
     ------
@@ -125,9 +110,10 @@ def iterate_samples(
     seen: set[int] = set()  # hashes of the keys that have ended
     key, parts = "", {}
     try:
-        with tarfile.open(fileobj=file, mode=mode) as archive:  # pyright: ignore[reportCallIssue, reportArgumentType]
+        with tarfile.open(fileobj=file, mode="r|" if stream else "r:") as archive:
             while (member := archive.next()) is not None:
-                archive.members = []  # tarfile would keep every member
+                # tarfile would keep every member
+                archive.members = []  # pyright: ignore[reportAttributeAccessIssue]
                 folder, _, base = member.name.rpartition("/")
                 if not member.isfile() or base.startswith(".") or "." not in base:
                     continue
@@ -140,11 +126,13 @@ def iterate_samples(
                     key, parts = own, {}
                 if hash(own) in seen or ending.lower() in parts:
                     raise DataError(
-                        f"'{name}' has the key {own!r} more than once; files of one key must lie side by side"
+                        f"'{shard}' has the key {own!r} more than once; files of one key must lie side by side"
                     )
-                parts[ending.lower()] = part_of(archive, member)
+                content = archive.extractfile(member) if stream else None
+                data = None if content is None else content.read()
+                parts[ending.lower()] = Part(shard, member.offset_data, member.size, data)
     except (tarfile.TarError, OSError) as problem:
-        raise DataError(f"'{name}' is damaged or not a plain tar file ({problem}); expected {LAYOUT}") from None
+        raise DataError(f"'{shard}' is damaged or not a plain tar file ({problem}); expected {LAYOUT}") from None
     if parts:
         yield key, parts
 

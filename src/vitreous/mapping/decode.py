@@ -7,9 +7,7 @@ interpreter lock: with a GPU, images are listed and decoded in other processes a
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -23,7 +21,7 @@ from vitreous.bench.pool import become_worker, choose_process_context
 from vitreous.bench.signals import children_ignore_terminal, deferred_signals
 from vitreous.bench.worker import format_error
 from vitreous.core.errors import DataError
-from vitreous.data.batch import Row, find_largest_class, prepare_sample
+from vitreous.data.batch import Row, find_largest_class, map_ahead, prepare_sample
 from vitreous.mapping.job import Slice, SliceRange
 from vitreous.mapping.source import ImageSource
 from vitreous.models.image_input import Preprocess
@@ -137,25 +135,7 @@ def decode(
     """
     if processes:
         return decode_in_processes(source, preprocess, list_slices, processes, batch_size)
-    return decode_in_threads(source, preprocess, list_slices)
-
-
-def decode_in_threads(
-    source: ImageSource, preprocess: Preprocess, list_slices: ListSlices
-) -> Generator[ImageBatch, None, None]:
-    """Decode slices in `THREADS` threads of this process, a few ahead of their use, in order."""
-    waiting: deque[Future[ImageBatch]] = deque()
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="vitreous-decode") as pool:
-        try:
-            for work in list_slices():
-                waiting.append(pool.submit(decode_slice, source, preprocess, work))
-                if len(waiting) >= 2 * THREADS:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+    return map_ahead(partial(decode_slice, source, preprocess), list_slices(), THREADS, 2 * THREADS - 1)
 
 
 def decode_in_processes(

@@ -14,7 +14,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from vitreous.bench.ray import ray_session
+from vitreous.bench.ray import fetch_once, ray_session
 from vitreous.core.errors import DataError
 from vitreous.mapping.decode import decode_slice
 from vitreous.mapping.explain import MapExplainer
@@ -62,7 +62,7 @@ def run_on_ray(
         batch_size = options.get("batch_size") or BATCH_SIZE["cuda" if gpus else "cpu"]
         with run.writing(explainer.about()) as add:
             if parts:
-                shared = ray.put(pickle.dumps((run.source, explainer.preprocess, run.state.finished)))
+                shared = [ray.put((run.source, explainer.preprocess, run.state.finished))]
                 data = make_pipeline(job, shared, parts, batch_size, replicas, gpus, options.get("decoding"))
                 for rows in data.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=2):
                     for packed in rows["data"]:
@@ -71,7 +71,7 @@ def run_on_ray(
 
 
 def make_pipeline(
-    job: MapJob, shared: Any, parts: list[int], batch_size: int, replicas: int, gpus: float, decoding: int | None
+    job: MapJob, shared: list[Any], parts: list[int], batch_size: int, replicas: int, gpus: float, decoding: int | None
 ) -> Any:
     """The dataset whose rows are pickled `SliceRows`; `shared` refers to the source, preprocessing and finished shards."""
     import ray.data as ray_data
@@ -88,13 +88,13 @@ def make_pipeline(
         list_part,
         batch_size=1,
         num_cpus=CPU_SHARE,
-        fn_kwargs={"shared": [shared], "sizes": (batch_size, job.shard_size)},
+        fn_kwargs={"shared": shared, "sizes": (batch_size, job.shard_size)},
     ).repartition(target_num_rows_per_block=1)
     decoded = slices.map_batches(
         decode_rows,
         batch_size=1,
         num_cpus=1 if gpus else CPU_SHARE,
-        fn_kwargs={"shared": [shared]},
+        fn_kwargs={"shared": shared},
         compute=TaskPoolStrategy(decoding),
     )
     return decoded.map_batches(
@@ -111,19 +111,6 @@ def make_pipeline(
 
 # ── in a worker ──────────────────────────────────────────────────────────────────────────────────
 
-SHARED: dict[str, Any] = {}
-
-
-def fetch(reference: list[Any]) -> Any:
-    """What all tasks of a run share, fetched once per worker process."""
-    import ray
-
-    name = reference[0].hex()
-    if name not in SHARED:
-        SHARED.clear()
-        SHARED[name] = pickle.loads(ray.get(reference[0]))
-    return SHARED[name]
-
 
 def pack(values: list[Any]) -> Rows:
     data = np.empty(len(values), object)
@@ -133,7 +120,7 @@ def pack(values: list[Any]) -> Rows:
 
 def list_part(rows: Rows, shared: list[Any], sizes: tuple[int, int]) -> Iterator[Rows]:
     """Slices of one part that are still to be computed."""
-    source, _, finished = fetch(shared)
+    source, _, finished = fetch_once(shared)
     for part in rows["part"].tolist():
         for work in iterate_slices(source, part, finished, *sizes):
             yield pack([work])
@@ -144,7 +131,7 @@ def decode_rows(rows: Rows, shared: list[Any]) -> Rows:
     import torch
 
     torch.set_num_threads(1)
-    source, preprocess, _ = fetch(shared)
+    source, preprocess, _ = fetch_once(shared)
     return pack([decode_slice(source, preprocess, pickle.loads(packed)) for packed in rows["data"]])
 
 

@@ -249,7 +249,7 @@ def inspect_folder(
             path.unlink()
         elif not shard.is_partial or shard.name not in states:
             states[shard.name] = shard
-        elif shard.is_partial:  # completed after the partial file was written
+        else:  # completed after the partial file was written
             path.unlink()
     last_shards: dict[int, int] = {}  # number of the last shard, by part
     for name, shard in states.items():

@@ -7,7 +7,7 @@ run in different processes. Nothing is kept of images that were listed before.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -25,8 +25,6 @@ from vitreous.data.shards import (
     expand_pattern,
     find_image_ending,
     iterate_samples,
-    load_part,
-    locate_part,
     wds,
 )
 
@@ -83,7 +81,7 @@ class DatasetPart:
 
 @dataclass(frozen=True, eq=False)
 class TarPart:
-    """Images of one WebDataset shard; behind a URI, it is read as a stream."""
+    """The images of one WebDataset shard, or the first `images` of them; behind a URI, it is read as a stream."""
 
     path: str
     uri: str
@@ -97,17 +95,16 @@ class TarPart:
 
     def items(self, start: int) -> Iterator[SourceItem]:
         listed = ((key, parts) for key, parts in self.samples() if find_image_ending(parts))
-        for key, parts in islice(listed, start, None):
+        for key, parts in islice(listed, start, self.images):
             yield SourceItem(f"{self.stem}/{key}", parts)
 
     def samples(self) -> Iterator[tuple[str, Any]]:
         if not self.uri:
             with Path(self.path).open("rb") as file:
-                yield from iterate_samples(file, self.path, partial(locate_part, Path(self.path)))
+                yield from iterate_samples(file, self.path)
             return
-        filesystem, _ = open_filesystem(self.uri)
-        with filesystem.open(self.path, "rb") as file:
-            yield from iterate_samples(file, self.path, partial(load_part, self.path), "r|")
+        with open_filesystem(self.uri).open(self.path, "rb") as file:
+            yield from iterate_samples(file, self.path, stream=True)
 
     def load(self, item: SourceItem) -> Sample:
         return decode_parts(item.key, item.place, self.ignore)
@@ -118,16 +115,13 @@ class TarPart:
 
 @dataclass(frozen=True, eq=False)
 class ParquetPart:
-    """Images of one Parquet file."""
+    """The first `images` images of one Parquet file."""
 
     file: ParquetImages
-
-    @property
-    def images(self) -> int:
-        return self.file.rows
+    images: int
 
     def items(self, start: int) -> Iterator[SourceItem]:
-        for key, record in self.file.records(start):
+        for key, record in islice(self.file.records(start), max(self.images - start, 0)):
             yield SourceItem(key, record)
 
     def load(self, item: SourceItem) -> Sample:
@@ -135,23 +129,6 @@ class ParquetPart:
 
     def stamp(self, start: int, stop: int) -> str:
         return f"{self.file.size} {self.file.rows}"
-
-
-@dataclass(frozen=True, eq=False)
-class FirstImages:
-    """The first images of a part."""
-
-    part: SourcePart
-    images: int
-
-    def items(self, start: int) -> Iterator[SourceItem]:
-        return islice(self.part.items(start), max(self.images - start, 0))
-
-    def load(self, item: SourceItem) -> Sample:
-        return self.part.load(item)
-
-    def stamp(self, start: int, stop: int) -> str:
-        return self.part.stamp(start, stop)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,10 +184,11 @@ def open_source(spec: str, count: int | None = None) -> ImageSource:
     elif not kind:
         kind = find_kind_of_uri(place)
     if kind == "wds":
-        return keep_first_images(open_tar_source(spec, place, **check_options("wds", wds, options, {})), count)
+        parts = list_tar_parts(spec, place, **check_options("wds", wds, options, {}))
+        return ImageSource(spec, "wds", keep_first_images(parts, count))
     if kind == "parquet":
         files = list_parquet_files(place, **{name: options.get(name) for name in ("image", "label", "key")})
-        return keep_first_images(ImageSource(spec, "parquet", tuple(map(ParquetPart, files))), count)
+        return ImageSource(spec, "parquet", keep_first_images([ParquetPart(file, file.rows) for file in files], count))
     dataset = open_remote_folder(place) if is_uri(place) else open_dataset(spec)
     if not len(dataset):
         raise DataError(f"dataset '{spec}' holds no image")
@@ -226,7 +204,8 @@ def find_kind_of_uri(uri: str) -> str:
     return next((kind for end, kind in ((".tar", "wds"), (".parquet", "parquet")) if paths[0].endswith(end)), "folder")
 
 
-def open_tar_source(spec: str, place: str, ignore: int | None = None) -> ImageSource:
+def list_tar_parts(spec: str, place: str, ignore: int | None = None) -> list[TarPart]:
+    """The shards at a path, folder, pattern or URI."""
     if is_uri(place):
         filesystem, paths = list_remote_files(place, (".tar",))
         stamps = [str(filesystem.size(path)) for path in paths]
@@ -234,27 +213,24 @@ def open_tar_source(spec: str, place: str, ignore: int | None = None) -> ImageSo
         paths = [str(path) for path in expand_pattern(expand_path(place))]
         stamps = [f"{stat.st_size} {stat.st_mtime_ns}" for stat in (Path(path).stat() for path in paths)]
     uri = place if is_uri(place) else ""
-    parts = tuple(TarPart(path, uri, stamp, ignore) for path, stamp in zip(paths, stamps, strict=True))
+    parts = [TarPart(path, uri, stamp, ignore) for path, stamp in zip(paths, stamps, strict=True)]
     if len({part.stem for part in parts}) < len(parts):
         raise DataError(f"'{spec}' names shards of the same name, so keys would not be unique")
-    return ImageSource(spec, "wds", parts)
+    return parts
 
 
-def keep_first_images(source: ImageSource, most: int | None) -> ImageSource:
-    """The first images of a source that is read as a stream."""
-    if most is None:
-        return source
-    parts: list[SourcePart] = []
-    left = most
-    for part in source.parts:
-        count = part.images
-        if count is None:  # list the part until there are enough
-            count = sum(1 for _ in islice(part.items(0), left))
-        parts.append(FirstImages(part, min(count, left)))
-        left -= min(count, left)
-        if not left:
+def keep_first_images(parts: Sequence[TarPart | ParquetPart], count: int | None) -> tuple[SourcePart, ...]:
+    """The parts that hold the first `count` images, the last one cut short; all parts if `count` is None."""
+    if count is None:
+        return tuple(parts)
+    kept: list[SourcePart] = []
+    for part in parts:
+        images = sum(1 for _ in islice(part.items(0), count)) if part.images is None else min(part.images, count)
+        kept.append(replace(part, images=images))
+        count -= images
+        if not count:
             break
-    return ImageSource(source.spec, source.name, tuple(parts), source.classes)
+    return tuple(kept)
 
 
 def open_remote_folder(uri: str) -> Album:
@@ -273,4 +249,4 @@ def read_remote_image(
     uri: str, paths: Sequence[str], names: Sequence[str], labels: dict[str, int], index: int
 ) -> Sample:
     name = names[index]
-    return Sample(name, decode_image(read_remote(open_filesystem(uri)[0], paths[index]), name), labels.get(name))
+    return Sample(name, decode_image(read_remote(open_filesystem(uri), paths[index]), name), labels.get(name))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import tomllib
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from PIL import Image
 
 from vitreous.bench.keys import hash_tensor
@@ -21,13 +20,14 @@ from vitreous.bench.work_cells import open_cached
 from vitreous.core.errors import Caveat, DataError, VitreousError
 from vitreous.data import Dataset
 from vitreous.front import explain
+from vitreous.maps import as_attribution
 from vitreous.methods.attribution import Attribution
 from vitreous.models.image_input import Preprocess
 from vitreous.models.model import BlackBox
 from vitreous.report.stored_run import StoredRun
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pyarrow as pa
 
     from vitreous.bench.plan import Plan
 
@@ -53,12 +53,12 @@ class MapLoader:
     vit: BlackBox
     dataset: Dataset
     section: ScoreSection
-    read_maps: Callable[[ImageTarget], pd.DataFrame]
+    read_maps: Callable[[ImageTarget], pa.Table]
     score: str | None = None
     precision: str | None = None
     remade: list[str] = field(default_factory=list)
     _loaded: dict[tuple[str, str, int], Attribution] = field(default_factory=dict)
-    _rows: dict[tuple[str, int], pd.DataFrame] = field(default_factory=dict)
+    _rows: dict[tuple[str, int], pa.Table] = field(default_factory=dict)
 
     def image(self, question: ImageTarget) -> Image.Image:
         """Read the image; raise `DataError` if the dataset no longer has it at the same index."""
@@ -80,34 +80,27 @@ class MapLoader:
         return self._loaded[key]
 
     def _read(self, method: str, question: ImageTarget) -> Attribution | None:
+        import pyarrow.compute as pc
+
         if question.key not in self._rows:
             self._rows[question.key] = self.read_maps(question)
-        maps = self._rows[question.key]
-        rows = maps.loc[(maps["method"] == method) & maps["error"].isna()]
-        if not len(rows) or rows.iloc[0]["grid"] is None:
+        has_map = (pc.field("method") == method) & pc.field("error").is_null() & pc.field("grid").is_valid()
+        rows = self._rows[question.key].filter(has_map).slice(0, 1)
+        if not len(rows):
             return None
-        row: dict[str, Any] = rows.iloc[0].to_dict()
         original = self.image(question)
         assert self.vit.preprocess is not None  # runs on datasets need preprocessing
         image = self.vit.preprocess(original)
-        if row["pixels"] and hash_tensor(image) != row["pixels"]:
+        if rows["pixels"][0].as_py() not in ("", None, hash_tensor(image)):
             raise DataError(f"{question.image!r} of {self.section.dataset} is no longer the image that was measured")
         layout = self.vit.layout((image.shape[-2], image.shape[-1]))
-        grid = torch.tensor(np.array(row["grid"], np.float32) * np.float32(row["scale"]))[None]
-        scores: dict[str, Any] = {"patches": grid}
-        if (row["rows"], row["columns"]) != tuple(layout.grid):
-            scores = {"patches": None, "native_pixels": grid.view(1, row["rows"], row["columns"])}
-        return Attribution(
-            **scores,
+        return replace(
+            as_attribution(rows, {"layout": asdict(layout)}),
             layout=layout,
-            targets=torch.tensor([question.target]),
-            method=method,
-            signed=bool(row["signed"]),
             images=image[None],
             originals=(original,),
             preprocess=self.vit.preprocess,
             names=(question.target_name,),
-            provenance={"question": row["question"], "model": self.section.model},
         )
 
     def _compute(self, method: str, question: ImageTarget) -> Attribution:

@@ -127,6 +127,8 @@ def find_layer_sweep(loader: MapLoader, summaries: Sequence[MetricSummary]) -> t
     for spec_without_start, starts in group_starts(methods).items():
         if "+at" in spec_without_start:
             return spec_without_start.removesuffix("+at"), [(layer, methods[row]) for layer, row in starts]
+    if not loader.vit.depth:  # a black box
+        return None
     for row in order_by_rank(summaries):
         base = strip_fold(methods[row])
         specs = [(layer, f"{base}+at(layer={layer})") for layer in range(loader.vit.depth)]

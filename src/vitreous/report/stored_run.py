@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitreous.bench.rows import make_schema, to_frame
+from vitreous.bench.rows import make_schema
 from vitreous.bench.scores import SUMMARISED, ImageTarget, ScoreSection, collect_sections, make_sections
 from vitreous.bench.store import Store
 from vitreous.core.errors import DataError
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class StoredRun:
         models = self.entries.get("models", [])
         return {model["label"]: model["family"] for model in models if isinstance(model, dict) and model.get("family")}
 
-    def read_maps(self, section: ScoreSection, question: ImageTarget) -> pd.DataFrame:
+    def read_maps(self, section: ScoreSection, question: ImageTarget) -> pa.Table:
         """Rows of the stored maps of an image and a target class, one per method."""
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -53,9 +53,7 @@ class StoredRun:
         with Store(self.folder, create=False) as store:
             tables = store.scan(self.name, "maps", cells=[*cells])
             is_own = (pc.field("image") == question.image) & (pc.field("target") == question.target)
-            return to_frame(
-                pa.concat_tables([make_schema("maps").empty_table(), *(table.filter(is_own) for table in tables)])
-            )
+            return pa.concat_tables([make_schema("maps").empty_table(), *(table.filter(is_own) for table in tables)])
 
 
 def read_run(folder: str | Path, name: str | None = None) -> StoredRun:

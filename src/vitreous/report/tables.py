@@ -39,7 +39,6 @@ class TableCell:
     place: int | None = None
     tied: bool = False
     aside: str = ""  # shown in small letters
-    hint: str = ""  # shown as a tooltip
     also: tuple[TableCell, ...] = ()  # more values in the same cell
 
     @property
