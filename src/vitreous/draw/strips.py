@@ -10,11 +10,10 @@ from matplotlib.figure import Figure
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.draw.captions import class_specific, describe_target, label
 from vitreous.draw.figure_layout import FAINT, FigureBoard
-from vitreous.draw.overlay import LARGE, Mode, backdrop
+from vitreous.draw.overlay import LARGE, MapStyle, Mode, backdrop
 from vitreous.draw.pages import (
     GAP,
     MARGIN,
-    MapStyle,
     Panel,
     box_height,
     close_board,
@@ -169,8 +168,9 @@ def draw_strip(board: FigureBoard, strip: Strip, x: Number, y: Number, size: Num
         text = text if strip.name in SIGNALS else text.replace("score", "value", 1)
         end = board.write_wrapped(x, end + 0.31, text, width, 6.5, color=FAINT)
     start, below = x + NAMES, y
+    framed_image = backdrop(strip.maps[0], look.longest)  # that of all layers
     for place, (attribution, scale) in enumerate(zip(strip.maps, strip.scales, strict=True)):
-        image = look.draw(attribution, scale)
+        image = look.draw(attribution, scale, framed_image)
         height = box_height(image, size)
         left = start + place * (size + THIN)
         board.place_image(left, y, size, height, image, None)
