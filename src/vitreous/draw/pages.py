@@ -11,7 +11,6 @@ from PIL import Image
 from vitreous.core.errors import ShapeError
 from vitreous.draw.captions import (
     class_name,
-    class_specific,
     describe_rank,
     describe_sums,
     describe_target,
@@ -22,6 +21,7 @@ from vitreous.draw.figure_layout import FAINT, FigureBoard, covers, is_printable
 from vitreous.draw.overlay import LARGE, MapStyle, Mode, Window, backdrop
 from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, choose_scales, describe_scales, group_rows
 from vitreous.methods.attribution import Attribution
+from vitreous.methods.spec import depends_on_class
 from vitreous.models.transforms import OpaquePreprocess
 
 MARGIN, GAP = 0.2, 0.16  # inches
@@ -253,7 +253,7 @@ def draw_headings(board: FigureBoard, attributions: Sequence[Attribution], width
     for place, attribution in enumerate(attributions, 1):
         left = x + place * (width + GAP)
         end = board.write_wrapped(left, MARGIN, attribution.method, width, 9.5, ha="center", weight="bold")
-        if has_classes and not class_specific(attribution.method):
+        if has_classes and not depends_on_class(attribution.method):
             end = board.write_wrapped(left, end, "the same for every class", width, 7.5, ha="center", color=FAINT)
         below = max(below, end)
     return below + 0.06

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from vitreous.core.errors import ShapeError, SpecError
-from vitreous.draw.captions import class_specific, describe_target, label
+from vitreous.draw.captions import describe_target, label
 from vitreous.draw.figure_layout import FAINT, FigureBoard
 from vitreous.draw.overlay import LARGE, MapStyle, Mode, backdrop
 from vitreous.draw.pages import (
@@ -24,6 +24,7 @@ from vitreous.draw.pages import (
 from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, scale_of
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.inside import ABOUT, SIGNALS, Inside
+from vitreous.methods.spec import depends_on_class
 
 SIDE, NAMES, THIN = 2.2, 1.75, 0.06  # inches: the image and the whole map, the column of names, between layers
 SIZES = (0.72, 1.5)  # of a layer's map, smallest and largest
@@ -123,7 +124,7 @@ def strips(
 def describe_row(attribution: Attribution) -> str:
     """Target of a single row, and whether the method ignores it."""
     title = name_unprintable(attribution, describe_target(attribution))
-    return title + ("" if class_specific(attribution.method) else " · the same for every class")
+    return title + ("" if depends_on_class(attribution.method) else " · the same for every class")
 
 
 def make_strip(single: Inside, name: str, shared: bool, quantile: Number) -> Strip:
