@@ -36,7 +36,7 @@ from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from real_networks import CLIP_MEAN, CLIP_STD, load_clip
+from real_networks import CLIP_MEAN, CLIP_STD, list_pairs, load_clip
 
 import vitreous
 from vitreous.data import open_dataset
@@ -61,17 +61,6 @@ def embed_gallery(module: nn.Module, dataset: Any, path: Path) -> Tensor:
             ]
         torch.save(torch.cat(embeddings), path)
     return torch.load(path)
-
-
-def list_pairs(dataset: Any, count: int, first: int) -> list[tuple[Any, Any]]:
-    """Two images of each of the first breeds."""
-    breeds: dict[Any, list[Any]] = {}
-    for index in range(len(dataset)):
-        sample = dataset[index]
-        breeds.setdefault(sample.label, []).append(sample)
-        if len(breeds) > count:
-            break
-    return [(samples[first], samples[first + 1]) for samples in list(breeds.values())[:count]]
 
 
 def compute_layer_vectors(tower: vitreous.ViT, sample: Any, start: int, path: Path) -> Tensor:

@@ -28,6 +28,7 @@ from torch import Tensor
 import vitreous
 from vitreous.core.errors import Caveat, VitreousError
 from vitreous.methods.method import Method
+from vitreous.metrics.ranks import midranks, spearman
 from vitreous.models.vit import ViT
 
 SAMPLED = ("masks", "samples")  # options that are numbers of random subsets
@@ -43,7 +44,7 @@ class Run:
     tf32: bool = False
 
     def supports(self, method: Method) -> bool:
-        return self.dtype == torch.float32 or method.backwards == 0
+        return self.dtype == torch.float32 or method.facts.backwards == 0
 
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
@@ -103,28 +104,13 @@ def list_free_options(method: Method) -> set[str]:
 # ── ranks ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def compute_ranks(scores: Tensor) -> Tensor:
-    """Ranks from 0 on; ties get the mean of their ranks."""
-    scores = scores.double().cpu()
-    below = (scores[:, None] > scores[None]).sum(1)
-    equal = (scores[:, None] == scores[None]).sum(1)
-    return below + (equal - 1) / 2
-
-
-def compare_ranks(a: Tensor, b: Tensor) -> dict[str, float]:
-    """Rank differences of two maps of an image."""
-    x, y = compute_ranks(a), compute_ranks(b)
-    shift = float((x - y).abs().max() / max(len(x) - 1, 1))
-    x, y = x - x.mean(), y - y.mean()
-    length = float(x.norm() * y.norm())
-    return {"1 - rho": max(0.0, 1 - float(x @ y) / length) if length else math.nan, "shift": shift}
-
-
 def find_worst(scores: Tensor, reference: Tensor) -> dict[str, float]:
-    pairs = [compare_ranks(a, b) for a, b in zip(scores, reference, strict=True)]
-    size = reference.double().abs().amax()
-    gap = float((scores.double().cpu() - reference.double()).abs().amax() / size) if size else math.nan
-    return {key: max(pair[key] for pair in pairs) for key in pairs[0]} | {"difference": gap}
+    """Largest change over all images of the order, of the rank of a patch and of a score."""
+    a, b = scores.double().cpu(), reference.double().cpu()
+    shift = (midranks(a) - midranks(b)).abs().max() / max(a.shape[1] - 1, 1)
+    size = b.abs().amax()
+    gap = float((a - b).abs().amax() / size) if size else math.nan
+    return {"1 - rho": float((1 - spearman(a, b)).clamp(min=0).max()), "shift": float(shift), "difference": gap}
 
 
 # ── the table ────────────────────────────────────────────────────────────────────────────────────

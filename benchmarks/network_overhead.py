@@ -9,13 +9,13 @@ Weights are random. Ratios are medians over rounds, in which all sides alternate
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 import timm
 import torch
+from suite.clock import measure_seconds
 from timm.models.swin_transformer import SwinTransformer
 from torch import Tensor, nn
 
@@ -81,7 +81,7 @@ def report_ratios(
     for side in sides.values():  # warm up, and record graphs
         for _ in range(CALLS_BEFORE_RECORDING + 2):
             side()
-    times_by_round = [{name: measure_seconds(side, device) for name, side in sides.items()} for _ in range(rounds)]
+    times_by_round = [{name: measure_seconds(side, device.type) for name, side in sides.items()} for _ in range(rounds)]
     operations = count_operations(module, images[:1])
     extra = median(row["followed"] - row["forward"] for row in times_by_round)
     print(
@@ -132,18 +132,6 @@ def count_operations(module: nn.Module, images: Tensor) -> int:
     with torch.enable_grad(), mode:
         module(images.clone().requires_grad_())
     return mode.operations
-
-
-def measure_seconds(call: Callable[[], Any], device: torch.device) -> float:
-    if device.type == "cpu":
-        start = time.process_time()
-        call()
-        return time.process_time() - start
-    torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    call()
-    torch.cuda.synchronize(device)
-    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ from vitreous.capture.linearise import Linearisation  # noqa: E402
 from vitreous.capture.precision import computing  # noqa: E402
 from vitreous.core.errors import Caveat, VitreousError  # noqa: E402
 from vitreous.methods.method import Method  # noqa: E402
+from vitreous.metrics.ranks import spearman  # noqa: E402
 
 SPEED = ("decompx+skipplus", "temper+skipplus", "decompx+plus", "temper", "ixg", "gradcam", "fuse", "genatt", "tokentm")
 PRECISIONS = ("float32", "tf32", "bf16")
@@ -413,16 +414,9 @@ def read_ranks(files: Sequence[Path]) -> list[dict[str, Any]]:
     return [row for file in files for row in json.loads(file.read_text())["ranks"]]
 
 
-def compute_ranks(scores: Tensor) -> Tensor:
-    """Ranks of each row minus their mean; ties get the mean of their ranks."""
-    scores = scores.double()
-    places = (scores[:, :, None] > scores[:, None]).sum(-1) + (scores[:, :, None] == scores[:, None]).sum(-1) / 2
-    return places - places.mean(-1, keepdim=True)
-
-
 def correlate_ranks(scores: Tensor, reference: Tensor) -> Tensor:
     """Spearman's correlation of every row."""
-    return F.cosine_similarity(compute_ranks(scores), compute_ranks(reference), dim=-1).cpu()
+    return spearman(scores.double(), reference.double()).cpu()
 
 
 # ── profiles ─────────────────────────────────────────────────────────────────────────────────────

@@ -265,14 +265,18 @@ def explain_similarity(weights: Path, pets: str, out: Path, count: int, device: 
 
 def list_samples(pets: str, count: int, second: bool = False) -> list[Any]:
     """The first image of each breed, or the second."""
-    dataset = open_dataset(f"pets:{pets}")
-    chosen: dict[Any, list[Any]] = {}
+    return [pair[int(second)] for pair in list_pairs(open_dataset(f"pets:{pets}"), count, 0)]
+
+
+def list_pairs(dataset: Any, count: int, first: int) -> list[tuple[Any, Any]]:
+    """Two images of each of the first breeds."""
+    breeds: dict[Any, list[Any]] = {}
     for index in range(len(dataset)):
         sample = dataset[index]
-        chosen.setdefault(sample.label, []).append(sample)
-        if len(chosen) > count:
+        breeds.setdefault(sample.label, []).append(sample)
+        if len(breeds) > count:
             break
-    return [pair[int(second)] for pair in list(chosen.values())[:count]]
+    return [(samples[first], samples[first + 1]) for samples in list(breeds.values())[:count]]
 
 
 def make_network_input(network: Network, image: Any) -> Tensor:

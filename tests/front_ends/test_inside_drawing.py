@@ -13,7 +13,7 @@ from PIL import Image
 from tests.front_ends.maps import GRID, attribution, one_hot, redness, words
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.draw import strips
-from vitreous.draw.pages import MapStyle
+from vitreous.draw.overlay import MapStyle, backdrop
 from vitreous.draw.strips import make_strip
 from vitreous.methods.inside import Inside
 
@@ -100,7 +100,8 @@ def test_without_an_image_only_maps_are_drawn_and_missing_scores_are_hatched():
 
     assert len(panels(board)) == 1 + LAYERS
     assert saved(board).width > 600
-    assert MapStyle(longest=320).draw(one.at("sum", 4), make_strip(one, "sum", True, 1).scales[0]).size == (480, 480)
+    scale, framed_image = make_strip(one, "sum", True, 1).scales[0], backdrop(one.whole, 320)
+    assert MapStyle(longest=320).draw(one.at("sum", 4), scale, framed_image).size == (480, 480)
 
 
 @pytest.mark.slow

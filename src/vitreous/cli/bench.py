@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from vitreous.cli import options
 from vitreous.cli.console import print_notes, resumable, spinner
 from vitreous.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from vitreous.bench.plan import Plan
 
 
 @options.takes_model_options()
@@ -96,7 +99,7 @@ def make_model_entries(names: list[str] | None, checkpoint: str | None, argument
     return [{"name": names[0], **({"checkpoint": checkpoint} if checkpoint else {}), **lists}]
 
 
-def make_plan(path: Path | None, entries: dict[str, Any]) -> Any:
+def make_plan(path: Path | None, entries: dict[str, Any]) -> Plan:
     """Make a plan from a file, with `entries` replacing those of the file, or from `entries` alone."""
     from vitreous.bench.plan_parser import plan_from_flags, read_plan
 

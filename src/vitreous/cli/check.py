@@ -7,13 +7,17 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
 from vitreous.cli import options
 from vitreous.cli.console import ProgressBar, caveats_as_notes, open_console, print_json, print_table, spinner
 from vitreous.core.errors import Caveat, DataError, SpecError, VitreousError
+
+if TYPE_CHECKING:
+    from vitreous.methods.method import Method
+    from vitreous.models.model import BlackBox
 
 
 @options.takes_model_options()
@@ -70,7 +74,7 @@ def run_file(file: Path) -> None:
         raise DataError(f"{str(file)!r} stopped with {type(problem).__name__}: {problem}") from problem
 
 
-def describe_model(model: Any) -> dict[str, Any]:
+def describe_model(model: BlackBox) -> dict[str, Any]:
     """Properties of a model as JSON values."""
     from vitreous.capture.adapter_check import compare_with_model
     from vitreous.models.model import Network
@@ -104,7 +108,7 @@ def run_contract(kind: str, spec: str, contract: Callable[[], dict[str, str]]) -
             return {"kind": kind, "spec": spec, "held": {}, "broken": str(broken)}
 
 
-def try_methods(model: Any) -> list[dict[str, str]]:
+def try_methods(model: BlackBox) -> list[dict[str, str]]:
     """Run every method on one random image with its trial options; return whether it works, and if not, why."""
     import torch
 
@@ -132,7 +136,7 @@ def try_methods(model: Any) -> list[dict[str, str]]:
     return trials
 
 
-def reason_against(method: Any, model: Any) -> str:
+def reason_against(method: Method, model: BlackBox) -> str:
     """The capability that a method needs and the model does not have; empty if it is not that."""
     from vitreous.catalogue import CAPABILITIES
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -14,6 +15,11 @@ from vitreous.cli.bench import make_model_entries, make_plan
 from vitreous.cli.console import print_json, print_notes, resumable, spinner
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from vitreous.bench.plan import Plan
+    from vitreous.mapping.job import MapJob
+    from vitreous.mapping.run import MapProgress
 
 
 @options.takes_model_options()
@@ -83,7 +89,7 @@ def map(  # noqa: A001 - the verb
         return compute_maps(job, out, compute, settings, format, sort=sort, as_json=json)
 
 
-def make_job(plan: Any, data: str, shard_size: int) -> Any:
+def make_job(plan: Plan, data: str, shard_size: int) -> MapJob:
     """The job that the checked entries of a plan describe."""
     from vitreous.mapping.job import MapJob
 
@@ -93,7 +99,7 @@ def make_job(plan: Any, data: str, shard_size: int) -> Any:
     )
 
 
-def choose_pipeline(workers: int, ray: str | None, gpus: float | None, shard: str | None) -> Any:
+def choose_pipeline(workers: int, ray: str | None, gpus: float | None, shard: str | None) -> Callable[..., MapProgress]:
     """The function that runs a job: in this process, in several, on Ray, or a share of it for a job array."""
     from vitreous.bench.plan_source import parse_fraction
     from vitreous.mapping.job import Share
@@ -112,7 +118,14 @@ def choose_pipeline(workers: int, ray: str | None, gpus: float | None, shard: st
 
 
 def compute_maps(
-    job: Any, folder: Path, compute: Any, settings: dict[str, Any], file_format: str, *, sort: bool, as_json: bool
+    job: MapJob,
+    folder: Path,
+    compute: Callable[..., MapProgress],
+    settings: dict[str, Any],
+    file_format: str,
+    *,
+    sort: bool,
+    as_json: bool,
 ) -> int:
     """Compute the maps that are missing, convert or sort them if asked, and say what was done; return the exit status."""
     from vitreous.cli.run_output import print_counts, print_failures, run_display

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -11,6 +11,9 @@ from typer import Argument, Option
 from vitreous.cli import options
 from vitreous.cli.console import caveats_as_notes, open_console, print_json, print_notes, print_table, spinner
 from vitreous.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from vitreous.report.compare import Comparison
 
 
 def report(
@@ -42,8 +45,8 @@ def report(
             if name is not None:
                 raise SpecError(f"'{run}' holds maps, and no runs to choose from by --run")
             limit = {} if images is None else {"images": images}
-            options = {"metrics": metric or (), "dataset": dataset, "device": device, **limit}
-            written = write_map_report(run, page, gallery=gallery, **options)
+            measured: dict[str, Any] = {"metrics": metric or (), "dataset": dataset, "device": device, **limit}
+            written = write_map_report(run, page, gallery=gallery, **measured)
         else:
             values_by_flag = {"--metric": metric, "--images": images, "--dataset": dataset, "--device": device}
             if flags := [flag for flag, value in values_by_flag.items() if value]:
@@ -79,7 +82,7 @@ def compare(
         typer.echo(f"{html}")
 
 
-def print_comparison(comparison: Any) -> None:
+def print_comparison(comparison: Comparison) -> None:
     from vitreous.report.compare import make_change_tables
 
     console = open_console()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -11,6 +12,11 @@ from typer import Argument, Option
 from vitreous.cli import options
 from vitreous.cli.console import print_notes, print_table, resumable, spinner
 from vitreous.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from vitreous.bench.plan import Plan
+    from vitreous.bench.pool import Executor
+    from vitreous.bench.reproduce import Reproduction
 
 
 def reproduce(
@@ -100,7 +106,7 @@ def print_list() -> int:
     return 0
 
 
-def name_subsets(selected: Any, subsets: Any) -> dict[str, str]:
+def name_subsets(selected: Reproduction, subsets: Sequence[str]) -> dict[str, str]:
     """Files that list images by key of the data; a file without a key belongs to the only data there is."""
     from vitreous.bench.reproduce import parse_pairs
 
@@ -111,7 +117,7 @@ def name_subsets(selected: Any, subsets: Any) -> dict[str, str]:
     return parse_pairs(named, "--subset", f"KEY=FILE, with KEY one of {', '.join(keys)}")
 
 
-def run_and_report(selected: Any, plan: Any, folder: Path, executor: Any) -> int:
+def run_and_report(selected: Reproduction, plan: Plan, folder: Path, executor: Executor) -> int:
     """Compute what is missing, write the report and print the table; return the exit status."""
     from vitreous.bench.run_plan import execute
     from vitreous.bench.store import Store

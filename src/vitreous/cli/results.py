@@ -20,6 +20,7 @@ from vitreous.cli.files import OutputFolder, make_safe_name
 from vitreous.core.errors import DataError
 from vitreous.draw import figure, sheet
 from vitreous.draw.captions import class_name, format_value, output_value, percent, probabilities, probability
+from vitreous.draw.overlay import Mode
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.spec import resolve
 from vitreous.models.image_input import open_image
@@ -120,7 +121,7 @@ class Results:
     """Writer of overlays, a sheet and raw maps for each image."""
 
     output: OutputFolder
-    mode: Any = "bilinear"
+    mode: Mode = "bilinear"
     shared_scale: bool = True
 
     def keep(self, source: Path, attributions: Sequence[Attribution], model: BlackBox) -> Record:

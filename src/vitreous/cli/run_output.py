@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import isfinite, isnan
 from pathlib import Path
-from typing import Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -14,10 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from vitreous.bench import run_plan
 from vitreous.bench.cost import estimate
 from vitreous.bench.plan import Plan
-from vitreous.bench.pool import processes, run_serially
+from vitreous.bench.pool import Executor, processes, run_serially
 from vitreous.bench.signals import Stopped
 from vitreous.bench.store import Store
-from vitreous.bench.summary import summarise_store
+from vitreous.bench.summary import MethodSummary, MetricSummary, summarise_store
 from vitreous.bench.work_cells import fingerprint_cells, select_shard, split_plan
 from vitreous.cli import console
 from vitreous.cli.console import format_duration, print_json, print_notes, print_table, progress_lines, spinner
@@ -28,10 +27,10 @@ class RunDisplay:
     """Callback that shows the progress of a run and keeps the last state."""
 
     def __init__(self) -> None:
-        self.progress: Any = None
-        self.show: Callable[[Any], None] | None = None
+        self.progress: run_plan.RunProgress | None = None
+        self.show: Callable[[run_plan.RunProgress], None] | None = None
 
-    def __call__(self, progress: Any) -> None:
+    def __call__(self, progress: run_plan.RunProgress) -> None:
         self.progress = progress
         if self.show is not None:
             self.show(progress)
@@ -47,13 +46,13 @@ class RunDisplay:
         return f"{format_images_done(progress)}, {format_rate(progress)}{remaining}"
 
 
-def format_images_done(progress: Any) -> str:
+def format_images_done(progress: run_plan.RunProgress) -> str:
     """Number of finished images, and of all images if it is known."""
     total = "" if progress.images is None else f" of {progress.images}"
     return f"{progress.done_images}{total} images"
 
 
-def format_rate(progress: Any) -> str:
+def format_rate(progress: run_plan.RunProgress) -> str:
     failures = f", {sum(progress.failed.values())} failures" if progress.failed else ""
     return f"{progress.images_per_second:.2f} images/s{failures}"
 
@@ -82,14 +81,16 @@ def run_display(folder: Path) -> Iterator[RunDisplay]:
         raise Stopped.with_kept(interruption, describe_kept(display.progress, folder), resumable=True) from None
 
 
-def describe_kept(progress: Any, folder: Path) -> str:
+def describe_kept(progress: run_plan.RunProgress | None, folder: Path) -> str:
     if progress is None or progress.done_images == 0:
         return "nothing new was computed"
     rows = f", {progress.rows} new rows" if progress.rows else ""
     return f"{format_images_done(progress)} are done and kept in {folder}{rows}"
 
 
-def print_standings(plan: Any, store: Any, progress: Any, *, as_json: bool, table: bool = True) -> None:
+def print_standings(
+    plan: Plan, store: Store, progress: run_plan.Progress, *, as_json: bool, table: bool = True
+) -> None:
     """Print what was done and, if `table` is set, the scores."""
     columns = summarise_store(store) if table and plan.metrics else []
     if as_json:
@@ -110,19 +111,19 @@ def print_standings(plan: Any, store: Any, progress: Any, *, as_json: bool, tabl
     print_counts(progress, store.folder)
 
 
-def print_failures(progress: Any) -> None:
+def print_failures(progress: run_plan.RunProgress) -> None:
     for sentence, count in progress.failed.items():
         typer.echo(f"failed{f' {count} times' if count > 1 else ''}: {sentence}", err=True)
 
 
-def print_counts(progress: Any, folder: Path) -> None:
+def print_counts(progress: run_plan.RunProgress, folder: Path) -> None:
     """Print the number of new rows and of images that were left out, and the folder of the results."""
     new_rows = f"{progress.rows} new rows" if progress.rows else "nothing new"
     skipped = f", {progress.skipped} images left out by the protocol" if progress.skipped else ""
     typer.echo(f"{new_rows}{skipped}; results in {folder}")
 
 
-def print_scores(model: str, dataset: str, columns: list[Any]) -> None:
+def print_scores(model: str, dataset: str, columns: list[MetricSummary]) -> None:
     """Print methods × metrics; on a narrow terminal as several tables below each other."""
     arrow = {True: " ↑", False: " ↓", None: ""}
     names = [
@@ -145,7 +146,7 @@ def print_scores(model: str, dataset: str, columns: list[Any]) -> None:
         start = stop
 
 
-def format_entry(entry: Any) -> str:
+def format_entry(entry: MethodSummary) -> str:
     if entry.rows == 0:
         return "failed"
     has_interval = not isnan(entry.low)  # without an interval, no method can be called best
@@ -158,7 +159,7 @@ def format_entry(entry: Any) -> str:
 # ── runs of a plan ───────────────────────────────────────────────────────────────────────────────
 
 
-def choose_executor(workers: int, ray: str | None, gpus: float | None) -> Any:
+def choose_executor(workers: int, ray: str | None, gpus: float | None) -> Executor:
     if ray is not None:
         from vitreous.bench.ray import on_ray
 
@@ -170,7 +171,9 @@ def choose_store_folder(folder: Path, shard: str | None) -> Path:
     return folder if shard is None else folder / "shards" / shard.replace("/", "-of-")
 
 
-def execute_plan(plan: Plan, folder: Path, executor: Any, shard: str | None, *, recheck: bool, as_json: bool) -> int:
+def execute_plan(
+    plan: Plan, folder: Path, executor: Executor, shard: str | None, *, recheck: bool, as_json: bool
+) -> int:
     """Compute what is missing, then print the table; return the exit status."""
     with Store(choose_store_folder(folder, shard)) as store:
         with run_display(store.folder) as display:

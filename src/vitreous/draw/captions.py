@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.core.errors import VitreousError
 from vitreous.draw.scale import Scale, find_negligible_rows, map_values, scale_of
 from vitreous.methods.attribution import Attribution
+from vitreous.methods.spec import depends_on_class
 
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 NBSP = "\N{NO-BREAK SPACE}"
@@ -129,7 +129,7 @@ def describe_negligible(attribution: Attribution) -> str:
 
 def label(attribution: Attribution, scale: Scale) -> str:
     """Unit of the colour bar, how far scores lie beyond its ends, and why scores of a probability lie beyond 1."""
-    question = attribution.provenance.get("question") if class_specific(attribution.method) else None
+    question = attribution.provenance.get("question") if depends_on_class(attribution.method) else None
     question = "value" if question == "logit" and output_value(attribution) is not None else question
     beyond = {"min": (scale.least,), "max": (scale.most,), "both": (scale.least, scale.most), "neither": ()}
     reach = " and ".join(scale.written(value) for value in beyond[scale.extend])
@@ -143,7 +143,7 @@ def label(attribution: Attribution, scale: Scale) -> str:
 def explains_probability(attribution: Attribution) -> bool:
     """Whether the explained value is a probability."""
     question = str(attribution.provenance.get("question", "")).partition(" ")[0]
-    return question in ("probability", "sigmoid") and class_specific(attribution.method)
+    return question in ("probability", "sigmoid") and depends_on_class(attribution.method)
 
 
 def explain_range(attribution: Attribution) -> str:
@@ -159,16 +159,6 @@ def explain_range(attribution: Attribution) -> str:
     terms = "first-order terms" if exact else "contributions in the linearised model"
     layers = ", added over layers" if fold in LAYER_SUMS else ""
     return f"{terms} follow the probability’s tangent, which is not confined to 0 … 1{layers}"
-
-
-def class_specific(method: str) -> bool:
-    """Whether maps depend on the class; False only when a method is known to give every class the same map."""
-    from vitreous.methods.spec import resolve
-
-    try:
-        return resolve(method).class_specific
-    except VitreousError:
-        return True
 
 
 # ── footnotes ────────────────────────────────────────────────────────────────────────────────────

@@ -12,8 +12,8 @@ from PIL import Image
 from vitreous.core.errors import ShapeError
 from vitreous.draw.captions import describe_target, label, remarks
 from vitreous.draw.figure_layout import FAINT, FigureBoard
-from vitreous.draw.overlay import LARGE, Mode, backdrop
-from vitreous.draw.pages import GAP, MARGIN, MapStyle, box_height, close_board, count_left_out, name_unprintable
+from vitreous.draw.overlay import MapStyle, Mode, backdrop, overlay_image
+from vitreous.draw.pages import GAP, MARGIN, box_height, close_board, count_left_out, name_unprintable
 from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, choose_scales, describe_scales, group_rows, scale_of
 from vitreous.methods.attribution import Attribution
 from vitreous.models.layout import ClipLayout, Layout
@@ -115,7 +115,7 @@ def draw_steps(
     for place, (step, attribution) in enumerate(steps):
         x = MARGIN + place * (FRAME + THIN)
         frame = backdrop(attribution, look.longest)
-        image = look.draw(attribution, scale)
+        image = look.draw(attribution, scale, frame)
         height, below = box_height(image, FRAME), y
         if frame is not None:
             board.place_image(x, below, FRAME, height, frame[0], None)
@@ -167,8 +167,7 @@ def time_step(attribution: Attribution, step: int, frame: int | None = None) -> 
 
 def film_image(attribution: Attribution, scale: Scale, *, side: int = SIDE // 2) -> Image.Image:
     """The time steps of a single row side by side."""
-    look = MapStyle(longest=LARGE)
-    images = [look.draw(time_step(attribution, t), scale) for t in range(clip_layout(attribution).times)]
+    images = [overlay_image(time_step(attribution, t), scale=scale) for t in range(clip_layout(attribution).times)]
     for image in images:
         image.thumbnail((side, side))
     return join_side_by_side(images)
@@ -241,8 +240,9 @@ def save_animation(
     frames = []
     for frame in range(layout.frames):
         shown = time_step(attribution, frame // layout.tubelet, frame)
-        images = [look.draw(shown, scale)]
-        if (framed_image := backdrop(shown, look.longest)) is not None:
+        framed_image = backdrop(shown, look.longest)
+        images = [look.draw(shown, scale, framed_image)]
+        if framed_image is not None:
             images.insert(0, framed_image[0])
         for image in images:
             image.thumbnail((SIDE, SIDE))

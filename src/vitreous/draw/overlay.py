@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -13,13 +13,15 @@ from torch import Tensor
 from vitreous.core.errors import ShapeError
 from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, scale_of, tone_base
 from vitreous.methods.attribution import Attribution
-from vitreous.models.image_geometry import resample
+from vitreous.methods.map_arrays import resize_maps
+from vitreous.models.image_geometry import sample_window
 from vitreous.models.image_input import open_image
 from vitreous.models.layout import ClipLayout
 from vitreous.models.transforms import OpaquePreprocess
 
 Mode = Literal["nearest", "bilinear", "bicubic"]
 Window = tuple[float, float, float, float]  # left, top, right, bottom of what the model sees, in pixels shown
+FramedImage = tuple[Image.Image, Window]
 
 SMALL, LARGE = 480, 1280  # bounds of the longest side of a displayed image, in pixels
 UNSEEN = 0.35  # contrast kept where the model does not see the image
@@ -75,42 +77,53 @@ def overlay_image(
     >>> draw.overlay_image(attribution, row=1).mode
     'RGB'
     """
+    attribution = attribution[row]
+    framed_image = backdrop(attribution, longest)
+    style = MapStyle(opacity=opacity, mode=mode, uncertainty=uncertainty)
+    return style.draw(attribution, scale or scale_of(attribution, quantile=quantile), framed_image)
+
+
+@dataclass(frozen=True, slots=True)
+class MapStyle:
+    """How maps are drawn."""
+
+    overlay: bool = True
+    opacity: Number = OPACITY
+    mode: Mode = "bilinear"
+    longest: int = LARGE  # side of an image, in pixels
+    uncertainty: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.opacity <= 1:
+            raise ShapeError(f"opacity={self.opacity}; a number from 0 to 1 would work")
+
+    def draw(self, attribution: Attribution, scale: Scale, framed_image: FramedImage | None) -> Image.Image:
+        """The map of a single row over its image, or alone: as large as the model's input, or enlarged."""
+        if framed_image is None:
+            height, width = attribution.layout.size
+            width, height = display_size(width, height)
+            values, _ = map_at_pixels(attribution, (height, width), (0.0, 0.0, width, height), self.mode)
+            return to_image(hatch_missing(scale.colours(np.nan_to_num(values)), np.isnan(values)))
+        image, window = framed_image
+        size = image.height, image.width
+        values, seen = map_at_pixels(attribution, size, window, self.mode)
+        base = tone_base(np.asarray(image, np.float32) / 255, scale)
+        faded = UNSEEN * base + (1 - UNSEEN)
+        painted = np.where(seen[..., None], scale.over(base, np.nan_to_num(values), self.opacity), faded)
+        painted = hatch_missing(painted, np.isnan(values) & seen)
+        if not self.uncertainty:
+            return to_image(painted)
+        unsettled = replace(attribution, patches=attribution.unsettled().flatten(1).double(), native_pixels=None)
+        mask, _ = map_at_pixels(unsettled, size, window, "nearest")
+        return to_image(draw_lines(painted, (mask > 0.5) & seen))
+
+
+def backdrop(attribution: Attribution, longest: int = LARGE) -> FramedImage | None:
+    """Image of a single row at display size, and the part of it that the model sees; None without an image."""
     if isinstance(attribution.layout, ClipLayout):
         raise ShapeError(
             "a clip has one map per time step; .plot() draws them, and .save('clip.gif') writes an animation"
         )
-    if not 0 <= opacity <= 1:
-        raise ShapeError(f"opacity={opacity}; a number from 0 to 1 would work")
-    attribution = attribution[row]
-    scale = scale or scale_of(attribution, quantile=quantile)
-    framed_image = backdrop(attribution, longest)
-    if framed_image is None:
-        return bare_image(attribution, mode=mode, scale=scale)
-    image, window = framed_image
-    values, seen = map_at_pixels(attribution, image, window, mode)
-    base = tone_base(np.asarray(image, np.float32) / 255, scale)
-    faded = UNSEEN * base + (1 - UNSEEN)
-    painted = np.where(seen[..., None], scale.over(base, np.nan_to_num(values), opacity), faded)
-    painted = hatch_missing(painted, np.isnan(values) & seen)
-    if not uncertainty:
-        return to_image(painted)
-    unsettled = replace(attribution, patches=attribution.unsettled().flatten(1).double(), native_pixels=None)
-    mask, _ = map_at_pixels(unsettled, image, window, "nearest")
-    return to_image(draw_lines(painted, (mask > 0.5) & seen))
-
-
-def bare_image(attribution: Attribution, *, mode: Mode, scale: Scale) -> Image.Image:
-    """The map alone, as large as the model's input or enlarged."""
-    height, width = attribution.layout.size
-    width, height = display_size(width, height)
-    values, _ = map_at_pixels(
-        attribution, Image.new("RGB", (width, height)), (0.0, 0.0, float(width), float(height)), mode
-    )
-    return to_image(hatch_missing(scale.colours(np.nan_to_num(values)), np.isnan(values)))
-
-
-def backdrop(attribution: Attribution, longest: int = LARGE) -> tuple[Image.Image, Window] | None:
-    """Image of a single row at display size, and the part of it that the model sees; None without an image."""
     preprocess = attribution.preprocess
     if attribution.originals is not None and preprocess is not None and not isinstance(preprocess, OpaquePreprocess):
         image = attribution.originals[0]  # `explain` keeps images upright and in RGB
@@ -150,34 +163,25 @@ def display_size(width: int, height: int, longest: int = LARGE) -> tuple[int, in
 
 
 def map_at_pixels(
-    attribution: Attribution, image: Image.Image, window: Window, mode: Mode
+    attribution: Attribution, size: tuple[int, int], window: Window, mode: Mode
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The map at every displayed pixel, NaN where a score is missing, and a mask of pixels that the model sees."""
-    left, top, right, bottom = window
-    down = (torch.arange(image.height, dtype=torch.float64) + 0.5 - top) / (bottom - top)
-    across = (torch.arange(image.width, dtype=torch.float64) + 0.5 - left) / (right - left)
-    seen = ((down >= 0) & (down <= 1))[:, None] & (across >= 0) & (across <= 1)
-
-    def at(maps: Tensor, mode: str) -> Tensor:
-        return resample(resample(maps, down, mode).mT, across, mode).mT
-
-    own = attribution.native_maps[0].double().cpu()
-    interpolation = "nearest" if mode == "nearest" else "bilinear"
-    values = at(enlarge_map(own.nan_to_num(0.0, 1e30, -1e30), attribution, mode), interpolation)
-    missing = own.isnan()
-    if missing.any():  # a missing score takes no part in its neighbours' means
-        weights = at(enlarge_map((~missing).double(), attribution, mode), interpolation).clamp(min=1e-3)
-        values = (values / weights).masked_fill(at(missing.double(), "nearest") > 0, torch.nan)
-    return values.float().numpy(), seen.numpy()
-
-
-def enlarge_map(values: Tensor, attribution: Attribution, mode: Mode) -> Tensor:
-    """With mode "bicubic", a patch map enlarged to the model's own pixels; otherwise the map itself."""
+    """The map at every pixel of an image of this (height, width), NaN where a score is missing, and a mask of what the model sees."""
     if mode not in ("nearest", "bilinear", "bicubic"):
         raise ShapeError(f"mode={mode!r}; known: 'nearest', 'bilinear', 'bicubic'")
-    if mode != "bicubic":
-        return values
-    return torch.nn.functional.interpolate(values[None, None], size=attribution.layout.size, mode="bicubic")[0, 0]
+
+    def at(maps: Tensor, mode: Mode) -> tuple[Tensor, Tensor]:
+        if mode == "bicubic":  # to the model's own pixels, and bilinearly from there on
+            maps = resize_maps(maps[None], attribution.layout.size, mode)[0]
+        return sample_window(maps, size, window, "nearest" if mode == "nearest" else "bilinear")
+
+    own = attribution.native_maps[0].double().cpu()
+    values, seen = at(own.nan_to_num(0.0, 1e30, -1e30), mode)
+    missing = own.isnan()
+    if missing.any():  # a missing score takes no part in its neighbours' means
+        weights, _ = at((~missing).double(), mode)
+        hatched, _ = at(missing.double(), "nearest")
+        values = (values / weights.clamp(min=1e-3)).masked_fill(hatched > 0, torch.nan)
+    return values.float().numpy(), seen.numpy()
 
 
 def hatch_missing(colours: np.ndarray, missing: np.ndarray) -> np.ndarray:

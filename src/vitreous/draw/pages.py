@@ -11,7 +11,6 @@ from PIL import Image
 from vitreous.core.errors import ShapeError
 from vitreous.draw.captions import (
     class_name,
-    class_specific,
     describe_rank,
     describe_sums,
     describe_target,
@@ -19,9 +18,10 @@ from vitreous.draw.captions import (
     remarks,
 )
 from vitreous.draw.figure_layout import FAINT, FigureBoard, covers, is_printable
-from vitreous.draw.overlay import LARGE, Mode, Window, backdrop, bare_image, overlay_image
+from vitreous.draw.overlay import LARGE, MapStyle, Mode, Window, backdrop
 from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, choose_scales, describe_scales, group_rows
 from vitreous.methods.attribution import Attribution
+from vitreous.methods.spec import depends_on_class
 from vitreous.models.transforms import OpaquePreprocess
 
 MARGIN, GAP = 0.2, 0.16  # inches
@@ -29,28 +29,6 @@ BAR = 0.33  # a colour bar and its numbers
 WIDTHS = {1: 5.4, 2: 4.2, 3: 3.4}  # of an image, by the number of columns
 NAMES = 1.45  # the column of class names
 TALLEST = 1.6  # height of an image's box, as a share of its width
-
-
-@dataclass(frozen=True, slots=True)
-class MapStyle:
-    """How maps are drawn."""
-
-    overlay: bool = True
-    opacity: Number = OPACITY
-    mode: Mode = "bilinear"
-    longest: int = LARGE  # side of an image, in pixels
-    uncertainty: bool = False
-
-    def draw(self, attribution: Attribution, scale: Scale) -> Image.Image:
-        """The map of a single row over its image, or alone where there is none."""
-        return overlay_image(
-            attribution,
-            opacity=self.opacity,
-            mode=self.mode,
-            scale=scale,
-            longest=self.longest,
-            uncertainty=self.uncertainty,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +212,6 @@ def check_same_rows(attributions: Sequence[Attribution]) -> Attribution:
     return first
 
 
-# ── colour scales ────────────────────────────────────────────────────────────────────────────────
-
-
 # ── layout ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -248,9 +223,9 @@ def make_panel(attribution: Attribution, scale: Scale, look: MapStyle) -> Panel:
         "label": label(attribution, scale) + ("; lines: not told from zero (95 %)" if look.uncertainty else ""),
     }
     framed_image = backdrop(attribution, look.longest) if look.overlay else None
+    image = look.draw(attribution, scale, framed_image)
     if framed_image is None:
-        return Panel(bare_image(attribution, mode=look.mode, scale=scale), None, scale, None, **captions)
-    image = look.draw(attribution, scale)
+        return Panel(image, None, scale, None, **captions)
     window = None if covers(framed_image[1], image) else framed_image[1]
     return Panel(image, window, scale, look.opacity, **captions)
 
@@ -278,7 +253,7 @@ def draw_headings(board: FigureBoard, attributions: Sequence[Attribution], width
     for place, attribution in enumerate(attributions, 1):
         left = x + place * (width + GAP)
         end = board.write_wrapped(left, MARGIN, attribution.method, width, 9.5, ha="center", weight="bold")
-        if has_classes and not class_specific(attribution.method):
+        if has_classes and not depends_on_class(attribution.method):
             end = board.write_wrapped(left, end, "the same for every class", width, 7.5, ha="center", color=FAINT)
         below = max(below, end)
     return below + 0.06

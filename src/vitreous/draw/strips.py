@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from vitreous.core.errors import ShapeError, SpecError
-from vitreous.draw.captions import class_specific, describe_target, label
+from vitreous.draw.captions import describe_target, label
 from vitreous.draw.figure_layout import FAINT, FigureBoard
-from vitreous.draw.overlay import LARGE, Mode, backdrop
+from vitreous.draw.overlay import LARGE, MapStyle, Mode, backdrop
 from vitreous.draw.pages import (
     GAP,
     MARGIN,
-    MapStyle,
     Panel,
     box_height,
     close_board,
@@ -25,6 +24,7 @@ from vitreous.draw.pages import (
 from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, scale_of
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.inside import ABOUT, SIGNALS, Inside
+from vitreous.methods.spec import depends_on_class
 
 SIDE, NAMES, THIN = 2.2, 1.75, 0.06  # inches: the image and the whole map, the column of names, between layers
 SIZES = (0.72, 1.5)  # of a layer's map, smallest and largest
@@ -124,7 +124,7 @@ def strips(
 def describe_row(attribution: Attribution) -> str:
     """Target of a single row, and whether the method ignores it."""
     title = name_unprintable(attribution, describe_target(attribution))
-    return title + ("" if class_specific(attribution.method) else " · the same for every class")
+    return title + ("" if depends_on_class(attribution.method) else " · the same for every class")
 
 
 def make_strip(single: Inside, name: str, shared: bool, quantile: Number) -> Strip:
@@ -169,8 +169,9 @@ def draw_strip(board: FigureBoard, strip: Strip, x: Number, y: Number, size: Num
         text = text if strip.name in SIGNALS else text.replace("score", "value", 1)
         end = board.write_wrapped(x, end + 0.31, text, width, 6.5, color=FAINT)
     start, below = x + NAMES, y
+    framed_image = backdrop(strip.maps[0], look.longest)  # that of all layers
     for place, (attribution, scale) in enumerate(zip(strip.maps, strip.scales, strict=True)):
-        image = look.draw(attribution, scale)
+        image = look.draw(attribution, scale, framed_image)
         height = box_height(image, size)
         left = start + place * (size + THIN)
         board.place_image(left, y, size, height, image, None)

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.core.deprecation import renamed_attributes
-from vitreous.core.errors import DataError, ShapeError, VitreousError
+from vitreous.core.errors import DataError, ShapeError
 from vitreous.methods.attribution_files import (
     ANIMATIONS,
     TENSORS,
@@ -422,19 +422,13 @@ class Attribution:
         roll-out or a product of attention matrices is not in units of the score. False for a row without any finite
         score.
         """
-        from vitreous.methods.spec import resolve
+        from vitreous.methods.spec import depends_on_class
 
         maps = self.native_maps.flatten(1).double()
         finite = maps.isfinite()
         total = maps.where(finite, 0).abs().sum(-1)
         negligible = total == 0
-        if self.score is None or not self.signed:
-            return negligible & finite.any(-1)
-        try:
-            in_units_of_the_score = resolve(self.method).class_specific
-        except VitreousError:  # not a registered method
-            in_units_of_the_score = True
-        if in_units_of_the_score:
+        if self.score is not None and self.signed and depends_on_class(self.method):
             negligible = negligible | (total < NEGLIGIBLE * self.score.to(total).abs())
         return negligible & finite.any(-1)
 

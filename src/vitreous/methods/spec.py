@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from vitreous.capture.linearise import linearisation
-from vitreous.core.errors import SpecError
+from vitreous.core.errors import SpecError, VitreousError
 from vitreous.core.messages import LONGEST, shorten_repr
 from vitreous.methods import folds  # noqa: F401 - registers the folds
 from vitreous.methods.fold import FOLDS
@@ -89,6 +89,14 @@ def resolve(spec: str | Method, /, **options: Any) -> Method:
             f"{shorten_repr(text)} is not understood from {shorten_repr(rest)} on; a spec is name(options)@linearisation(options)+fold(options)"
         )
     return resolved
+
+
+def depends_on_class(method: str) -> bool:
+    """Whether the maps of a spec depend on the class; False only if a known method gives every class the same map."""
+    try:
+        return resolve(method).class_specific
+    except VitreousError:  # not a registered method
+        return True
 
 
 def remove_spaces(spec: str) -> str:

@@ -102,11 +102,7 @@ class ImageGeometry:
                 [nan, 3., 4., nan]])
         """
         height, width = size_of(image)
-        left, top, right, bottom = self.window((height, width))
-        down = (torch.arange(height, dtype=torch.float64, device=values.device) + 0.5 - top) / (bottom - top)
-        across = (torch.arange(width, dtype=torch.float64, device=values.device) + 0.5 - left) / (right - left)
-        in_view = ((down >= 0) & (down <= 1))[:, None] & (across >= 0) & (across <= 1)
-        spread = resample(resample(values, down, mode).mT, across, mode).mT
+        spread, in_view = sample_window(values, (height, width), self.window((height, width)), mode)
         return spread.where(in_view, torch.tensor(fill).to(values))
 
     def masks(self, values: Shaped[Array, "*b h w"], fill: int = -1) -> Shaped[Tensor, "*b H W"]:
@@ -177,6 +173,17 @@ def nearest(start: int, count: int, resized: int, length: int) -> tuple[Int[Tens
     inside = (places >= 0) & (places < resized)
     # Integer arithmetic: ties are resolved in the same direction for every size.
     return ((2 * places + 1) * length).div(2 * resized, rounding_mode="floor").clamp(0, length - 1), inside
+
+
+def sample_window(
+    values: Float[Tensor, "*b h w"], size: tuple[int, int], window: tuple[float, float, float, float], mode: str
+) -> tuple[Float[Tensor, "*b H W"], Bool[Tensor, "H W"]]:
+    """Sample maps of a window (left, top, right, bottom) of an image at all its pixels; also return which lie in the window."""
+    (height, width), (left, top, right, bottom) = size, window
+    down = (torch.arange(height, dtype=torch.float64, device=values.device) + 0.5 - top) / (bottom - top)
+    across = (torch.arange(width, dtype=torch.float64, device=values.device) + 0.5 - left) / (right - left)
+    in_view = ((down >= 0) & (down <= 1))[:, None] & (across >= 0) & (across <= 1)
+    return resample(resample(values, down, mode).mT, across, mode).mT, in_view
 
 
 def resample(values: Float[Tensor, "*b h w"], places: Float[Tensor, " H"], mode: str) -> Float[Tensor, "*b H w"]:

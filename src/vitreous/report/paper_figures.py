@@ -14,8 +14,9 @@ from vitreous.bench.scores import ImageTarget, MetricScores
 from vitreous.bench.summary import MetricSummary, order_by_rank
 from vitreous.core.errors import VitreousError
 from vitreous.draw import overlay_image
-from vitreous.draw.captions import class_specific, percent
+from vitreous.draw.captions import percent
 from vitreous.methods.attribution import Attribution
+from vitreous.methods.spec import depends_on_class
 from vitreous.report.chart_groups import group_starts, strip_fold
 from vitreous.report.formatting import format_code, format_number
 from vitreous.report.gallery import MOST, ImageCard, ImageStrip, StripGroup, choose_questions, make_card, outline_class
@@ -158,7 +159,7 @@ def make_class_figure(
         targets.setdefault(question.image, {}).setdefault(question.target, question)
     targets_by_image = [list(questions.values()) for questions in targets.values() if len(questions) > 1]
     ranked = [loader.section.methods[row] for row in order_by_rank(summaries)]
-    best = [method for method in ranked if class_specific(method)][:MOST]
+    best = [method for method in ranked if depends_on_class(method)][:MOST]
     methods = [method for method in loader.section.methods if method in best]
     if not targets_by_image:
         reason = 'one class was explained per image; targets = "pair" or "top 2" in the plan explains two'

@@ -12,6 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
 from vitreous.web.image_store import SceneName
 from vitreous.web.model_pool import ModelEntry
 from vitreous.web.responses import list_finite_numbers
@@ -81,48 +83,17 @@ def write_program(
     entry: ModelEntry, screen: ScreenRequest, plans: Sequence[SamplingPlan], classes: Sequence[str]
 ) -> str:
     """Return a complete program; every value in it is written by `repr`."""
-    scene = SceneName.parse(screen.image)
-    source = (
-        "Image.open('image.png')  # the file that you dropped"
-        if scene is None
-        else f"Image.fromarray({scene.python}.image)"
+    templates = Environment(
+        loader=PackageLoader("vitreous.web"), undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
     )
-    names = ", ".join(" ".join(classes[target].split()) for target in screen.targets)
-    removed = sorted(set(screen.removed))
-    notes = [
-        f"# {plan.spec}: {plan.asked:,} {plan.option} were requested ({plan.method!r}), about {plan.seconds:.0f} s on the server"
-        for plan in plans
-        if plan.used < plan.asked
-    ]
-    code = [
-        *(["import torch"] if removed else []),
-        "import vitreous",
-        "from PIL import Image",
-        *(["from vitreous.bench.model_options import load_model"] if entry.arguments else []),
-        "",
-        f"vit = {entry.python}",
-        f"image = {source}",
-        f"targets = [{screen.targets!r}]  # {names}",
-        *notes,
-        f"methods = {[plan.spec for plan in plans]!r}",
-        "",
-        "maps = {",
-        f"    method: vitreous.explain(vit, image, targets, method, {screen.question!r})",
-        "    for method in methods",
-        "}",
-        "for number, attribution in enumerate(maps.values()):",
-        '    attribution.plot().savefig(f"map-{number}.png")',
-        '    attribution.save(f"map-{number}.safetensors")',
-    ]
-    if removed:
-        code += [
-            "",
-            "# the prediction without these patches; their tokens are removed from the input",
-            "probe = vitreous.Probe(vit, vit.preprocess.batch([image]))",
-            "keep = torch.ones(1, 1, probe.layout.patches, dtype=torch.bool)",
-            f"keep[0, 0, {removed!r}] = False",
-            "probabilities = probe.logits(keep)[0, 0].softmax(-1)",
-            "for index in probabilities.topk(min(5, len(probabilities))).indices.tolist():",
-            '    print(f"{vit.class_name(index)}: {probabilities[index]:.1%}")',
-        ]
-    return "\n".join(code) + "\n"
+    templates.filters["repr"] = repr
+    return templates.get_template("program.py.jinja").render(
+        entry=entry,
+        scene=SceneName.parse(screen.image),
+        targets=screen.targets,
+        names=", ".join(" ".join(classes[target].split()) for target in screen.targets),
+        question=screen.question,
+        reduced=[plan for plan in plans if plan.used < plan.asked],
+        methods=[plan.spec for plan in plans],
+        removed=sorted(set(screen.removed)),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
@@ -105,7 +105,7 @@ def render_crop(image: Image.Image, preprocess: Preprocess) -> Image.Image:
 # ── known evidence ───────────────────────────────────────────────────────────────────────────────
 
 
-def find_evidence(image: str, model: str) -> dict[int, Any]:
+def find_evidence(image: str, model: str) -> dict[int, np.ndarray]:
     """Return masks [H W] of the pixels that make a class, by class; they are known for scenes and the embedded models."""
     name = SceneName.parse(image)
     if name is None or model not in EMBEDDED:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from base64 import b64encode
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitreous.core.errors import ShapeError
 from vitreous.web import schemas
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from vitreous.methods.attribution import Attribution
@@ -68,7 +69,7 @@ def describe_samples(plan: schemas.SamplingPlan) -> schemas.Samples | None:
 
 
 def describe_explanation(
-    rows: Sequence[Attribution], evidence: dict[int, Any], class_specific: bool, seconds: float
+    rows: Sequence[Attribution], evidence: dict[int, np.ndarray], class_specific: bool, seconds: float
 ) -> schemas.Explained:
     first = rows[0]
     return schemas.Explained(
@@ -82,7 +83,7 @@ def describe_explanation(
     )
 
 
-def describe_map(attribution: Attribution, evidence: dict[int, Any]) -> schemas.Map:
+def describe_map(attribution: Attribution, evidence: dict[int, np.ndarray]) -> schemas.Map:
     target = int(attribution.targets[0])
     if attribution.patches is None:
         raise ShapeError(f"{attribution.method!r} has no scores of patches")
@@ -100,7 +101,7 @@ def encode_pixels(values: Tensor) -> schemas.Pixels:
     return schemas.Pixels(size=list(values.shape), data=b64encode(data).decode())
 
 
-def match_evidence(attribution: Attribution, mask: Any) -> schemas.EvidenceMatch:
+def match_evidence(attribution: Attribution, mask: np.ndarray) -> schemas.EvidenceMatch:
     """Compare a map with the known evidence, by the metrics that the demo uses."""
     import torch
 

@@ -224,8 +224,6 @@ class Service:
 
     def curve(self, payload: ExplainPayload) -> schemas.Curve:
         """Return deletion and insertion of one map, ranked and evaluated by `vitreous.metrics`."""
-        import torch
-
         from vitreous.capture.probe import Probe
         from vitreous.metrics.model_outputs import PerturbedModel
         from vitreous.metrics.order import area_under, has_order, patch_ranks
@@ -242,17 +240,18 @@ class Service:
         order = patch_ranks(attribution, probe)[0].argsort().tolist()
         total, model = len(order), PerturbedModel(attribution, probe)
         counts = sorted({round(total * (point / CURVE_POINTS) ** 1.5) for point in range(CURVE_POINTS + 1)})
-        sides = (("bottom", [total - count for count in counts]), ("top", counts))
-        answers = [model.outputs_with_tokens(side, visible) for side, visible in sides]
-        table = torch.cat([answer.table for answer in answers]).double().cpu()
-        probability = torch.cat([answer.probability("explained")[0] for answer in answers]).double().cpu()
-        areas = area_under(probability, [count / total for count in counts], "normalised")
-        top, top_probability = table[..., 6].long(), table[..., 3].exp()
-        deletion, insertion = (
-            responses.list_curve_points(vit, counts, *rows)
-            for rows in zip(probability, top, top_probability, strict=True)
-        )
-        deletion_area, insertion_area = responses.list_finite_numbers(areas)
+
+        def predict_with(side: str, visible: list[int]) -> tuple[list[schemas.CurvePoint], float | None]:
+            """Return the predictions with so many patches of one side visible, and the area under their curve."""
+            answer = model.outputs_with_tokens(side, visible)
+            probability, table = answer.probability("explained")[0].double().cpu(), answer.table[0].double().cpu()
+            area = area_under(probability, [count / total for count in counts], "normalised")
+            top, top_probability = table[:, 6].long(), table[:, 3].exp()  # the top class and its log p, see `Table`
+            points = responses.list_curve_points(vit, counts, probability[0], top, top_probability)
+            return points, responses.to_finite(area.item())
+
+        deletion, deletion_area = predict_with("bottom", [total - count for count in counts])
+        insertion, insertion_area = predict_with("top", counts)
         return schemas.Curve(
             method=attribution.method,
             target=payload.targets[0],
