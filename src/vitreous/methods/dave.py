@@ -17,6 +17,7 @@ from vitreous.capture.probe import Probe
 from vitreous.methods.options import Count, Range, Seed
 from vitreous.methods.random_control import generators
 from vitreous.methods.register_method import method
+from vitreous.models.tensor_types import PixelScores
 
 ANGLE, SHIFT, SCALE = 20.0, 0.1, 0.1  # degrees, share of the side, share of the size
 OUTLIER = 2.5  # robust standard deviations from the median
@@ -42,7 +43,7 @@ def dave(
     transforms: bool = True,
     smooth: bool = True,
     seed: Seed = 0,
-) -> tuple[Float[Tensor, "r H W"], dict[str, Any]]:
+) -> tuple[PixelScores, dict[str, Any]]:
     """Input x gradient with attention, norms and activation ratios held fixed, averaged over transformed noisy copies.
 
     The gradient is taken through the transform, so that it comes back in the image's own frame, and multiplies the original
@@ -172,7 +173,7 @@ def mean_without_outliers(maps: Float[Tensor, "s r 3 H W"]) -> Float[Tensor, "r 
     return maps.where(near, 0).sum(0) / near.sum(0).clamp(min=1)
 
 
-def smooth_maps(maps: Float[Tensor, "r H W"]) -> Float[Tensor, "r H W"]:
+def smooth_maps(maps: PixelScores) -> PixelScores:
     """Positive part, averaged with its blur (11 x 11, σ 7), filtered bilaterally (5 x 5), divided by its maximum if above 0."""
     positive = maps.clamp(min=0)
     offsets = torch.arange(-5, 6).to(positive)
@@ -184,9 +185,7 @@ def smooth_maps(maps: Float[Tensor, "r H W"]) -> Float[Tensor, "r H W"]:
     return filtered / torch.where(largest > 0, largest, torch.ones_like(largest))
 
 
-def filter_bilaterally(
-    maps: Float[Tensor, "r H W"], space: float = 0.5, values: float = 0.05
-) -> Float[Tensor, "r H W"]:
+def filter_bilaterally(maps: PixelScores, space: float = 0.5, values: float = 0.05) -> PixelScores:
     """Bilateral filter of 5 x 5 pixels, 0 outside the map."""
     height, width = maps.shape[-2:]
     padded = F.pad(maps, (2, 2, 2, 2))

@@ -19,9 +19,8 @@ from vitreous.methods.options import Count, Number, Positive, Seed, Steps
 from vitreous.methods.random_control import fill_from_sources, generators
 from vitreous.methods.register_method import method
 from vitreous.methods.run import score_and_logits
-from vitreous.models.tensor_types import TokenScores
+from vitreous.models.tensor_types import PatchScores, PixelScores, TokenScores
 
-PixelMap = Float[Tensor, "r H W"]
 Noise = Float[Tensor, "b s colours H W"]
 Fields = dict[str, Any]  # of `Attribution`
 Channels = Literal["sum", "max"]
@@ -74,7 +73,7 @@ def smoothgrad(
     abs: bool = True,  # noqa: A002 - captum's name
     channels: Channels = "sum",
     seed: Seed = 0,
-) -> tuple[PixelMap, Fields]:
+) -> tuple[PixelScores, Fields]:
     """Gradient at the pixels, averaged over noisy copies of the image.
 
     Noise depends on the image and the seed, not on the position in a batch. Under a fold (`smoothgrad+plus`) noise is
@@ -129,7 +128,7 @@ def draw_gaussians(
 
 def mean_gradient(
     probe: BlackBoxProbe, noise: Iterable[Noise], samples: int, absolute: bool, channels: Channels
-) -> PixelMap:
+) -> PixelScores:
     """(1/S) Σ |∂t/∂x (x + ε)|, reduced over colour channels; without | · | if not `absolute`."""
     total, tally = torch.zeros(()), Tally(len(probe.images) * samples)
     for part in noise:
@@ -224,7 +223,7 @@ def ig(
     rounded: bool = False,
     space: Literal["pixels", "tokens"] = "pixels",
     start: int = 0,
-) -> tuple[Float[Tensor, "r H W"] | Float[Tensor, "r p"], Fields]:
+) -> tuple[PixelScores | PatchScores, Fields]:
     """Integrated gradients: contribution of each pixel along the straight path from a baseline to the image.
 
     Of the attribution, `bias` is the score of the baseline and `residual` the quadrature error, score − bias − Σ.

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
-from vitreous.capture.pixels import ImageVariants
+from vitreous.capture.pixels import ImageVariants, Index
 from vitreous.core.errors import SpecError
 from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.masks import Masks, SmoothMasks, Windows, blur_images, sum_masks, vary_by_masks
@@ -22,9 +22,8 @@ from vitreous.methods.options import Cells, Count, Number, PartialShare, Pixels,
 from vitreous.methods.regions import SQUARES, many_regions
 from vitreous.methods.register_method import method
 from vitreous.methods.run import score_and_logits
-from vitreous.models.tensor_types import PatchScores
+from vitreous.models.tensor_types import PatchScores, PixelScores
 
-PixelScores = Float[Tensor, "r H W"]
 IN_PIXELS: dict[str, Any] = {"space": "pixels"}
 PERTURBATION: dict[str, Any] = {"family": "Perturbation", "class_specific": True, "backwards": 0}
 MEAN_SCORE: dict[str, Any] = {"signed": False, "native": "pixel", "question": "probability", "averages": True}
@@ -83,7 +82,7 @@ def occlusion(
     wide = own if window is None else (window, window)
     windows = Windows.sliding(size, wide, wide if stride is None else (stride, stride), probe.images.device)
 
-    def hidden(row: Int[Tensor, " k"], place: Int[Tensor, " k"]) -> Float[Tensor, "k colours H W"]:
+    def hidden(row: Index, place: Index) -> Float[Tensor, "k colours H W"]:
         return probe.images[row].masked_fill(windows(place)[:, None], baseline)
 
     fallen = full_score(probe) - probe.pixel_score(ImageVariants(len(probe.images), len(windows), hidden))
@@ -248,7 +247,7 @@ def hsic(
         return measure_dependence(on.to(answers), answers)
     coarse = on.to(probe.images).unflatten(1, grid)
 
-    def smooth(index: Int[Tensor, " k"]) -> Float[Tensor, "k H W"]:
+    def smooth(index: Index) -> Float[Tensor, "k H W"]:
         return F.interpolate(coarse[index][:, None], probe.layout.size, mode="bicubic", align_corners=False)[:, 0]
 
     answers = probe.pixel_score(vary_by_masks(probe.images, smooth, masks))

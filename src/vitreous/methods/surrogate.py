@@ -12,14 +12,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
-from vitreous.capture.pixels import ImageVariants
+from vitreous.capture.pixels import ImageVariants, Index
 from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.options import Count, Positive, Range, Seed
 from vitreous.methods.random_control import generators
 from vitreous.methods.regions import regions_of
 from vitreous.methods.register_method import method
-from vitreous.methods.sampling import IN_PIXELS, PERTURBATION, PixelScores, Space
-from vitreous.models.tensor_types import PatchScores
+from vitreous.methods.sampling import IN_PIXELS, PERTURBATION, Space
+from vitreous.models.tensor_types import PatchScores, PixelScores
 
 Regions = Literal["patches", "slic", "quickshift", "felzenszwalb", "watershed"]
 Fill = Literal["zero", "mean"]
@@ -109,7 +109,7 @@ def divide_image(probe: BlackBoxProbe, space: Space, regions: Regions, fill: Fil
     behind = torch.zeros_like(image) if fill == "zero" else mean_colour(image, labels)
 
     def score(on: Coalitions) -> Answers:
-        def make(row: Int[Tensor, " k"], subset: Int[Tensor, " k"]) -> Float[Tensor, "k colours H W"]:
+        def make(row: Index, subset: Index) -> Float[Tensor, "k colours H W"]:
             return torch.where(on[subset][:, labels][:, None], image, behind)
 
         return probe.pixel_score(ImageVariants(1, len(on), make))

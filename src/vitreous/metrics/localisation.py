@@ -23,11 +23,10 @@ from vitreous.methods.map_arrays import resize_maps
 from vitreous.methods.options import Range, Share
 from vitreous.metrics.metric import metric
 from vitreous.metrics.metric_result import Figures, Measured, Parts
-from vitreous.metrics.ranks import average_precision
+from vitreous.metrics.ranks import PerRow, average_precision
 
 Masks = Shaped[Tensor, "r H W"]  # 1 object, 0 background, −1 ignored; or booleans
 Boxes = Sequence[Shaped[Tensor, "_ 4"] | None]  # None: not annotated
-PerRow = Float[Tensor, " r"]
 Interpolation = Literal["nearest-exact", "nearest", "bilinear", "bicubic"]
 
 FACTS: dict[str, Any] = {
