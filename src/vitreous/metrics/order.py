@@ -54,7 +54,7 @@ def patch_ranks(attribution: Attribution, probe: BlackBoxProbe) -> Ranks:
 
 def rank_cells(scores: Scores, probe: BlackBoxProbe) -> Ranks:
     """Rank of every cell, such as a patch; ties in a random order drawn from the content of the image."""
-    return rank_scores(scores, lambda: repeat_per_target(draw_cell_order(probe, scores.shape[1]), probe))
+    return rank_scores(scores, lambda: draw_cell_order(probe, scores.shape[1]))
 
 
 def pixel_scores(attribution: Attribution, probe: BlackBoxProbe) -> Scores:
@@ -65,16 +65,15 @@ def pixel_scores(attribution: Attribution, probe: BlackBoxProbe) -> Scores:
 
 def pixel_ranks(attribution: Attribution, probe: BlackBoxProbe) -> Ranks:
     """Rank of every pixel, 0 for the highest score; tied pixels are ordered cell by cell."""
-    return rank_scores(
-        pixel_scores(attribution, probe), lambda: repeat_per_target(draw_pixel_order(probe), probe)
-    ).int()
+    return rank_scores(pixel_scores(attribution, probe), lambda: draw_pixel_order(probe)).int()
 
 
-def rank_scores(scores: Scores, drawn: Callable[[], Int[Tensor, "r n"]]) -> Ranks:
-    """Ranks by descending score; ties follow the order returned by `drawn`, which is called only if there are ties."""
+def rank_scores(scores: Scores, draw_order: Callable[[], Int[Tensor, "b n"]]) -> Ranks:
+    """Ranks by descending score; ties follow `draw_order`, a random order per image that is drawn only if there are ties."""
     values, order = scores.sort(dim=-1, descending=True, stable=True)
     if bool((values[:, 1:] == values[:, :-1]).any()):
-        first = drawn()
+        drawn = draw_order()
+        first = drawn.repeat_interleave(len(scores) // len(drawn), 0)
         order = first.gather(1, scores.gather(1, first).argsort(dim=-1, descending=True, stable=True))
     places = torch.arange(scores.shape[1], device=scores.device).expand_as(order)
     return torch.empty_like(order).scatter_(1, order, places)
@@ -99,10 +98,6 @@ def draw_pixel_order(probe: BlackBoxProbe) -> Int[Tensor, "b n"]:
     cell = (place // width // down) * columns + place % width // right
     turn = draw_cell_order(probe, rows * columns).argsort(dim=-1)
     return (turn[:, cell] * len(place) + place).argsort(dim=-1)
-
-
-def repeat_per_target(drawn: Int[Tensor, "b n"], probe: BlackBoxProbe) -> Int[Tensor, "r n"]:
-    return drawn.repeat_interleave(probe.targets_per_image, 0)
 
 
 def check_rows(attribution: Attribution, probe: BlackBoxProbe) -> None:
