@@ -58,14 +58,14 @@ def weigh_rows(probe: Probe, rows: Rows, steps: int, row: Row) -> PatchScores:
     return scores[:, probe.layout.prefix :]
 
 
-def first_block(probe: Probe, start: int | None, authors: int, base: int) -> int:
-    """Index from 0 of the first block read; by default the authors' (the last block, if the model has fewer).
+def first_block(probe: Probe, start: int | None, default: int, base: int) -> int:
+    """Index from 0 of the first block that is read: `start`, or `default` (the last block of a model with fewer).
 
-    `start` and `authors` count from `base`.
+    `start` and `default` count from `base`.
     """
     depth = probe.vit.depth
     if start is None:
-        return min(authors - base, depth - 1)
+        return min(default - base, depth - 1)
     if not base <= start < depth + base:
         raise SpecError(f"start={start}, but the model has layers {base} to {depth - 1 + base}")
     return start - base

@@ -77,7 +77,7 @@ def copies_of(
     probe: Probe, source: torch.Generator, samples: int, alpha: float | int, transforms: bool
 ) -> Float[Tensor, "s k 3 H W"]:
     """x ⊙ ∂t/∂x of transformed and noisy copies of one image; the first copy is free of noise."""
-    image, several = probe.images[0], probe.targets_per_image
+    image, targets = probe.images[0], probe.targets_per_image
     height, width = probe.layout.size
     keep = (1 - torch.linspace(0, alpha, samples, dtype=torch.float64)).tolist()
     warps, copies = [], []
@@ -86,7 +86,7 @@ def copies_of(
         noise = torch.randn(image.shape, generator=source).to(image)
         warps.append(warp)
         copies.append(share * warp(image) + math.sqrt(1 - share**2) * noise)
-    together = max(1, AT_ONCE // several)
+    together = max(1, AT_ONCE // targets)
     gradients = torch.cat(
         [
             probe_other_images(
@@ -94,7 +94,7 @@ def copies_of(
             ).pixel_gradient(LIBRA)
             for part in torch.stack(copies).split(together)
         ]
-    ).unflatten(0, (samples, several))
+    ).unflatten(0, (samples, targets))
     in_own_frame = [warp.adjoint(share * own) for warp, share, own in zip(warps, keep, gradients, strict=True)]
     return image * torch.stack(in_own_frame)
 
