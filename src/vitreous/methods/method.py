@@ -312,9 +312,7 @@ class Method:
             If the method has no such form, or an option excludes it.
         """
         if self.black_box is None:
-            raise SpecError(
-                f"{self.name!r} looks inside the model; of a black box ask one of: {black_box_methods(METHODS)}"
-            )
+            raise SpecError(f"{self.name!r} looks inside the model; of a black box ask one of: {black_box_methods()}")
         for key, needed in self.black_box.items():
             if self.options.get(key, needed) != needed:
                 raise SpecError(
@@ -455,9 +453,9 @@ METHODS: Registry[Method] = Registry("method")
 SPEC_ALIASES: dict[str, str] = {}  # alias in lower case → spec
 
 
-def black_box_methods(methods: Registry[Method]) -> str:
+def black_box_methods() -> str:
     """Names of the methods that work for any classifier, separated by commas."""
-    return ", ".join(name for name in sorted(methods) if methods[name].black_box is not None)
+    return ", ".join(name for name in sorted(METHODS) if METHODS[name].black_box is not None)
 
 
 OLD_METHODS = {

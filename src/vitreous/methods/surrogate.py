@@ -101,7 +101,7 @@ def fit_surrogate(
 def divide_image(probe: BlackBoxProbe, space: Space, regions: Regions, fill: Fill) -> Parts:
     """Parts of a probe with one image: patches to remove, or regions to paint over with 0 or their mean colour."""
     image = probe.images[0]
-    labels = regions_of(probe, "patches" if space == "tokens" else regions, image)
+    labels = regions_of(probe, "patches" if space == "tokens" else regions)
     count = int(labels.max()) + 1
     energy = torch.zeros(count).to(image).index_add_(0, labels.flatten(), (image**2).sum(0).flatten())
     if space == "tokens":
