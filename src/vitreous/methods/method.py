@@ -129,11 +129,8 @@ class Method:
     def known_options(self) -> dict[str, Any]:
         """Default of every option, by name; the fold's own settings replace the defaults of its function."""
         default_options = defaults(self.typed_options)
-        return (
-            default_options
-            if self.fold is None
-            else {**default_options, **{k: v for k, v in self.fold.options.items() if k in default_options}}
-        )
+        fold_options = {} if self.fold is None else self.fold.options
+        return default_options | {key: value for key, value in fold_options.items() if key in default_options}
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.random_control import generators
+from vitreous.methods.regions import SQUARES
 from vitreous.metrics.metric_result import Measured
 
 TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
@@ -92,7 +93,7 @@ def draw_pixel_order(probe: BlackBoxProbe) -> Int[Tensor, "b n"]:
     would degrade the prediction wherever they lie.
     """
     height, width = probe.images.shape[-2:]
-    down, right = probe.layout.patch if not probe.black_box else (-(-height // 14), -(-width // 14))
+    down, right = probe.layout.patch if not probe.black_box else (-(-height // SQUARES), -(-width // SQUARES))
     rows, columns = -(-height // down), -(-width // right)
     place = torch.arange(height * width, device=probe.images.device)
     cell = (place // width // down) * columns + place % width // right

@@ -374,7 +374,9 @@ def beam_limits(drops: Drops, rank: Int[Tensor, "r u"], beam: int) -> tuple[Floa
     return limits[:, 0], limits[:, 1]
 
 
-def extend_chains(chains: dict[int, float], drop: dict[int, float], units: int, beam: int, best) -> dict[int, float]:
+def extend_chains(
+    chains: dict[int, float], drop: dict[int, float], units: int, beam: int, best: Callable[[float, float], float]
+) -> dict[int, float]:
     """Chains with one more unit removed: the `beam` smallest or largest sums (`best` is min or max)."""
     longer: dict[int, float] = {}
     for subset, total in chains.items():
