@@ -15,7 +15,7 @@ from vitreous.capture.black_box_probe import as_constant
 from vitreous.capture.see_through import examine, fits
 from vitreous.capture.targets import ClassTarget, Target
 from vitreous.core.errors import ModelError, ShapeError, SpecError
-from vitreous.methods.method import METHODS, Method, black_box_methods
+from vitreous.methods.method import Method, black_box_methods
 from vitreous.models.black_box import describe_black_box, with_observed_outputs
 from vitreous.models.huggingface import saved_tokenizer
 from vitreous.models.image_input import open_image
@@ -67,7 +67,7 @@ def describe_model(
             ) from None
         if method.black_box is None:
             raise ModelError(
-                f"{problem}. {method.name!r} looks inside the model; as a black box it can be explained by: {black_box_methods(METHODS)}"
+                f"{problem}. {method.name!r} looks inside the model; as a black box it can be explained by: {black_box_methods()}"
             ) from None
         described = describe_black_box(model, str(problem))
     return described if score is None else with_score(described, score)

@@ -118,25 +118,25 @@ def evaluate(
     check_batch_size(batch_size)
     chosen = [resolve_metric(spec, **options) for spec in (metric if several else [metric])]
     explained = attribution if isinstance(attribution, Attribution) else None
-    vit = describe_model(
+    model = describe_model(
         model,
         None if explained is None else explained.layout.size,
         score,
         black_box=explained is not None and explained.patches is None,
     )
-    if isinstance(vit, Network) and vit.clip is not None:
+    if isinstance(model, Network) and model.clip is not None:
         raise ModelError(
-            f"metrics compare maps with images, and {vit.name!r} takes clips; explain, .maps() and .plot() work on clips"
+            f"metrics compare maps with images, and {model.name!r} takes clips; explain, .maps() and .plot() work on clips"
         )
-    vit, _, tensor = prepare_images(vit, explained.images if images is None and explained is not None else images)
-    effective = effective_precision(precision, vit, "tf32")
-    maps = attribution if isinstance(attribution, Attribution) else as_attribution(vit, tensor, attribution, target)
+    model, _, tensor = prepare_images(model, explained.images if images is None and explained is not None else images)
+    effective = effective_precision(precision, model, "tf32")
+    maps = attribution if isinstance(attribution, Attribution) else as_attribution(model, tensor, attribution, target)
     refuse_unmeasurable(maps, chosen)
     share = len(maps) // len(tensor)  # targets per image
     if len(maps) % len(tensor) or not same_images(maps, share):
         raise ShapeError(f"there are {len(maps)} maps of {len(tensor)} images")
     annotations = {
-        "labels": None if labels is None else find_label_indices(vit, labels, len(tensor)),
+        "labels": None if labels is None else find_label_indices(model, labels, len(tensor)),
         "objects": None if objects is None else as_masks(objects, "objects"),
         "rivals": None if rivals is None else as_masks(rivals, "rivals"),
         "boxes": None if boxes is None else boxes_of_images(boxes),
@@ -147,15 +147,15 @@ def evaluate(
         if value is not None
     }
     again = find_method(maps, method)
-    question = question_of(maps, again, vit)
+    question = question_of(maps, again, model)
     parts: list[list[MetricResult]] = []
-    with torch.inference_mode(False), evaluating(vit.module), computing(effective, vit.device):
+    with torch.inference_mode(False), evaluating(model.module), computing(effective, model.device):
         for start in range(0, len(tensor), batch_size):
             batch_rows = slice(start * share, (start + batch_size) * share)
-            piece = maps[batch_rows].to(vit.device)
-            probe = probe_of(vit, tensor[start : start + batch_size], piece.targets.view(-1, share), question)
+            piece = maps[batch_rows].to(model.device)
+            probe = probe_of(model, tensor[start : start + batch_size], piece.targets.view(-1, share), question)
             here = {
-                name: value[batch_rows] if isinstance(value, list) else value[batch_rows].to(vit.device)
+                name: value[batch_rows] if isinstance(value, list) else value[batch_rows].to(model.device)
                 for name, value in rows.items()
             }
             parts.append(measure(chosen, piece, probe, method=again, **here))

@@ -298,7 +298,8 @@ def test_smoothgrad_agrees_with_captum(golden):  # noqa: F811
         np.testing.assert_allclose(noise[:1].numpy(), stored["noise"], rtol=0, atol=1e-5)  # kernels round differently
 
     for which in targets(golden):
-        pixels = mean_gradient(probe_of(golden, which, count), [noise.double()], samples, True, "sum")
+        probe = probe_of(golden, which, count)
+        pixels = mean_gradient(probe, probe.images, [noise.double()], samples, True).sum(1)
 
         patches = patch_sums(pixels, golden.vit.layout(golden.vit.size))
         agree(golden, "smoothgrad_abs", patches, few(golden, stored[f"{which}_patchsum"]), slack=NOISE)
@@ -318,7 +319,7 @@ def test_smoothgrad_under_plus_adds_noise_to_the_tokens_of_every_layer():
             for _ in range(3):
                 noise = torch.zeros_like(tokens)
                 noise[row] = 0.5 * torch.randn(tokens.shape[1:], generator=source)
-                size = path_gradients.token_gradients(probe, (tokens + noise)[:, None], layer)[:, 0].abs().sum(-1)
+                size = path_gradients.gradients_at(probe, (tokens + noise)[:, None], layer)[:, 0].abs().sum(-1)
                 own = torch.zeros_like(size)
                 own[row] = size[row]
                 total = total + own / 3

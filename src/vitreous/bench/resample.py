@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from vitreous.metrics.metric_result import Reducer
+from vitreous.metrics.metric_result import Parts, Reducer, compute_interval
 
 DRAWS, LEVEL = 2000, 0.95
 AT_ONCE, NUMBERS_AT_ONCE = 100, 1 << 21  # resamples, and numbers in them, that are in memory at a time
 FEW = 2  # smallest number of images that can be resampled
 UNKNOWN = (float("nan"), float("nan"))
-Parts = Mapping[str, np.ndarray]  # the score and the numbers that a reducer pools; rows are the last axis
 
 
 def resample_values(
@@ -60,15 +59,6 @@ def resample_values(
                 np.asarray(reduce({part: values[index] for part, values in own.items()})) for index in indices
             ]
     return {name: np.concatenate(values) for name, values in sums_by_name.items()}
-
-
-def compute_interval(values: np.ndarray, level: float) -> tuple[float, float]:
-    """Central interval of `values` with coverage `level`; NaN values are ignored."""
-    finite = values[~np.isnan(values)]
-    if not len(finite):
-        return UNKNOWN
-    low, high = np.quantile(finite, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
 
 
 def compute_value_interval(

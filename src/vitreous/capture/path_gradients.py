@@ -41,51 +41,33 @@ def check_start(probe: BlackBoxProbe, start: int) -> int:
     return start
 
 
-def pixel_gradients(
-    probe: BlackBoxProbe, variants: Float[Tensor, "b s colours H W"], tally: Tally | None = None
-) -> Float[Tensor, "r s colours H W"]:
-    """Gradient of the score in the pixels of other images; for a black box, through its forward function.
-
-    Parameters
-    ----------
-    probe
-        Model, targets and score function.
-    variants
-        s images for each image of the probe.
-    tally
-        Progress counter; None counts these points alone.
-    """
-    return at_points(probe, variants, lambda part: part.pixel_gradient(), tally)
-
-
-def token_gradients(
+def gradients_at(
     probe: BlackBoxProbe,
-    tokens: Float[Tensor, "b s n d"],
-    start: int,
+    points: Float[Tensor, "b s *point"],
+    start: int | None = None,
     lin: Linearisation = PLAIN,
     tally: Tally | None = None,
-) -> Float[Tensor, "r s n d"]:
-    """Gradient of the score in the input tokens of block `start`; only the blocks from there on run.
+) -> Float[Tensor, "r s *point"]:
+    """Gradient of the score at other points: images, or input tokens of block `start`, with the blocks from there on.
 
     Parameters
     ----------
     probe
-        Model, targets and score function.
-    tokens
-        s token sequences for each image of the probe.
+        Model, targets and score function. Of a black box, the forward function is differentiated.
+    points
+        s points for each image of the probe: images [colours H W], or if `start` is given, token sequences [n d].
     start
         Index of the block.
     lin
-        Which factors the backward pass treats as constants.
+        Which factors the backward pass of the blocks treats as constants.
     tally
         Progress counter; None counts these points alone.
     """
 
     def gradient(part: BlackBoxProbe) -> Tensor:
-        assert isinstance(part, Probe)  # of `probe_from_block`
-        return part.token_gradient(lin)
+        return part.token_gradient(lin) if isinstance(part, Probe) and start is not None else part.pixel_gradient()
 
-    return at_points(probe, tokens, gradient, tally, start)
+    return at_points(probe, points, gradient, tally, start)
 
 
 def last_attention_gradients(

@@ -75,33 +75,32 @@ def value_shift(layer: Layer, bias: Bias) -> Float[Tensor, "h e"] | None:
 
 
 @torch.no_grad()
-def second_norm(layer: Layer) -> tuple[NormMap, Float[Tensor, "r n 1"]]:
-    """Return the linear part of the second norm (centring and gain), and the spread by which it divides each token.
+def second_norm(layer: Layer) -> tuple[Callable[[Tensor], Tensor], Float[Tensor, "r n 1"]]:
+    """Return the linear part of the second norm (centring and gain), and the spread by which it divides each token."""
+    norm: Any = layer.block.mlp.norm
+    centred, spread = norm_statistic(norm, layer.mid)
+    gain = None if norm.weight is None else norm.weight.detach()
+
+    def linear_part(u: Float[Tensor, "*any d"]) -> Float[Tensor, "*any d"]:
+        u = u - u.mean(-1, keepdim=True) if centred else u
+        return u if gain is None else u * gain
+
+    return linear_part, spread
+
+
+def norm_statistic(norm: Any, x: Float[Tensor, "*any d"]) -> tuple[bool, Float[Tensor, "*any 1"]]:
+    """Return whether a norm subtracts the mean of each token, and the spread by which it divides the tokens x.
 
     Raises
     ------
     ModelError
         If the norm is neither LayerNorm nor RMSNorm.
     """
-    norm: Any = layer.block.mlp.norm
     centred = isinstance(norm, nn.LayerNorm)
     if not centred and "rms" not in type(norm).__name__.lower():
         raise ModelError(f"a norm of type {type(norm).__name__!r} is not known here; known: LayerNorm, RMSNorm")
-    mid = layer.mid
-    deviation = mid - mid.mean(-1, keepdim=True) if centred else mid
-    spread = (deviation.square().mean(-1, keepdim=True) + epsilon(norm, mid)).sqrt()
-    return NormMap(centred, None if norm.weight is None else norm.weight.detach()), spread
-
-
-class NormMap:
-    """u ↦ gain ⊙ (u − mean u), or gain ⊙ u if not `centred`: a norm without its division."""
-
-    def __init__(self, centred: bool, gain: Tensor | None) -> None:
-        self.centred, self.gain = centred, gain
-
-    def __call__(self, u: Float[Tensor, "*any d"]) -> Float[Tensor, "*any d"]:
-        u = u - u.mean(-1, keepdim=True) if self.centred else u
-        return u if self.gain is None else u * self.gain
+    deviation = x - x.mean(-1, keepdim=True) if centred else x
+    return centred, (deviation.square().mean(-1, keepdim=True) + epsilon(norm, x)).sqrt()
 
 
 @torch.no_grad()

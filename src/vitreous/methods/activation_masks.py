@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitreous.capture.layer import Layer
-from vitreous.capture.pixels import ImageVariants
+from vitreous.capture.pixels import ImageVariants, Index
 from vitreous.capture.probe import Probe
 from vitreous.capture.score_function import PROBABILITIES
 from vitreous.core.errors import SpecError
@@ -22,8 +22,8 @@ from vitreous.methods.random_control import content_seeds, draw_uniform, generat
 from vitreous.methods.regions import cluster_completely
 from vitreous.methods.register_method import method
 from vitreous.methods.run import score_and_logits
-from vitreous.methods.sampling import MEAN_SCORE, PERTURBATION, PixelScores
-from vitreous.models.tensor_types import Images, Keep, PatchScores, Tokens, TokenScores
+from vitreous.methods.sampling import MEAN_SCORE, PERTURBATION
+from vitreous.models.tensor_types import Images, Keep, PatchScores, PixelScores, Tokens, TokenScores
 
 ROOM, WIDE = 2**22, 2**28  # distances in memory at once while clustering, on a CPU and on other devices
 
@@ -57,7 +57,7 @@ def rescale_maps(maps: Float[Tensor, "k H W"], eps: float = 0.0) -> Float[Tensor
 def weigh_channels(probe: Probe, maps: Float[Tensor, "b d rows columns"]) -> Float[Tensor, "r d"]:
     """Scores of the image multiplied by each channel's rescaled map, as a softmax over channels."""
 
-    def through(row: Int[Tensor, " k"], channel: Int[Tensor, " k"]) -> Images:
+    def through(row: Index, channel: Index) -> Images:
         mask = F.interpolate(maps[row, channel][:, None], probe.layout.size, mode="bilinear", align_corners=True)
         return probe.images[row] * rescale_maps(mask[:, 0], 1e-8)[:, None]
 
@@ -149,7 +149,7 @@ def vitcx(
 def vitcx_of(probe: Probe, masks: Float[Tensor, "m H W"], drawn: Callable[[Tensor, Tensor], Images]) -> PixelScores:
     """(1/m) Σ w·mask ⊘ Σ mask for one image, with w = t(shown, noise elsewhere) − t(all, noise elsewhere) + t(all)."""
 
-    def shown(row: Int[Tensor, " k"], place: Int[Tensor, " k"]) -> Images:
+    def shown(row: Index, place: Index) -> Images:
         mask = masks[place // 2][:, None]
         whole = (place % 2).to(mask)[:, None, None, None]  # odd indices: the whole image with the same noise
         return probe.images[row] * (mask + whole * (1 - mask)) + drawn(row, place // 2).to(mask) * (1 - mask)
@@ -282,7 +282,7 @@ def noise_variants(probe: Probe, keep: Keep, seed: int) -> ImageVariants:
     """Images of the kept patches; the rest is uniform noise in [0, 1) in normalised units."""
     seeds = torch.tensor(content_seeds(probe.originals, seed), device=probe.images.device)
 
-    def make(row: Int[Tensor, " k"], subset: Int[Tensor, " k"]) -> Images:
+    def make(row: Index, subset: Index) -> Images:
         mask = enlarge_patches(keep[row, subset], probe.layout)
         drawn = draw_uniform(seeds[row] + subset, probe.images.shape[1:])
         return torch.where(mask[:, None], probe.images[row], drawn.to(probe.images))

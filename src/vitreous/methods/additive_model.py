@@ -157,8 +157,8 @@ class AdditiveFit:
         # the maps' coefficients are fitted to what the deviations leave over
         count, noise = self.maps.shape[1], (share * variance).sum(1)
         fitted = (self.inverse @ (self.differences - deviation @ self.design.T)[..., None])[:, :count, 0]
-        answer = torch.eye(patches).to(self.design) - self.maps.mT @ (self.inverse @ self.design)[:, :count]
-        spread = answer @ spread @ answer.mT
+        refitted = torch.eye(patches).to(self.design) - self.maps.mT @ (self.inverse @ self.design)[:, :count]
+        spread = refitted @ spread @ refitted.mT
         of_maps = (self.inverse @ self.inverse.mT)[:, :count, :count]
         spread = spread + noise[:, None, None] * (self.maps.mT @ of_maps @ self.maps)
         mean = deviation + (fitted[:, None] @ self.maps)[:, 0]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from vitreous.capture.layer import Layer
 from vitreous.core.errors import SpecError
@@ -16,9 +14,8 @@ from vitreous.methods.map_arrays import zero_to_one
 from vitreous.methods.options import Range
 from vitreous.methods.register_method import method
 from vitreous.methods.token_gradients import caution_of_single_norm, input_x_gradient
-from vitreous.models.tensor_types import PatchScores, TokenScores
+from vitreous.models.tensor_types import PatchScores, TokenMatrix, TokenScores
 
-Matrix = Float[Tensor, "r n n"]
 Heads = Literal["mean", "max", "min"]
 Discard = Annotated[float | int, Range(0, 1, below=True)]
 Pair = Literal["input", "output"]
@@ -35,7 +32,7 @@ OF_ATTENTION: dict[str, Any] = {
 WITH_GRADIENT: dict[str, Any] = {"family": "Attention", "attention": True, "class_specific": True}
 
 
-def reduce_heads(layer: Layer, heads: Heads = "mean", discard: Discard = 0.0) -> Matrix:
+def reduce_heads(layer: Layer, heads: Heads = "mean", discard: Discard = 0.0) -> TokenMatrix:
     """Attention reduced over heads.
 
     Parameters
@@ -115,7 +112,7 @@ def attnfrom(layer: Layer) -> TokenScores:
     precision="bf16",
     **WITH_GRADIENT,
 )
-def attngrad(layer: Layer, part: Literal["signed", "abs", "relu"] = "signed") -> Matrix:
+def attngrad(layer: Layer, part: Literal["signed", "abs", "relu"] = "signed") -> TokenMatrix:
     """Gradient of the attention, averaged over heads; `part` "signed", "abs" or "relu"."""
     gradient = layer.attention_grad
     if part != "signed":
@@ -134,7 +131,7 @@ def attngrad(layer: Layer, part: Literal["signed", "abs", "relu"] = "signed") ->
     precision="bf16",
     **WITH_GRADIENT,
 )
-def genatt(layer: Layer, variant: Literal["chefer", "bt", "interpretdl"] = "chefer") -> Matrix:
+def genatt(layer: Layer, variant: Literal["chefer", "bt", "interpretdl"] = "chefer") -> TokenMatrix:
     """Positive attention × gradient, averaged over heads.
 
     Parameters
@@ -244,7 +241,7 @@ def rectify(patches: PatchScores, relu: bool = False, minmax: bool = False) -> P
     aliases=("attnwheadgrad", "attention-gradcam"),
     paper="chefer2021transformer",
 )
-def attcam(layer: Layer, skip: int | None = None) -> Matrix:
+def attcam(layer: Layer, skip: int | None = None) -> TokenMatrix:
     """Attention, each head weighted by its mean gradient over the patches.
 
     Parameters

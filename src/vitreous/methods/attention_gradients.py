@@ -24,9 +24,8 @@ from vitreous.methods.folds import plus, skipplus
 from vitreous.methods.map_arrays import zero_to_one
 from vitreous.methods.options import Steps
 from vitreous.methods.register_method import method
-from vitreous.models.tensor_types import PatchScores, TokenScores
+from vitreous.models.tensor_types import PatchScores, TokenMatrix, TokenScores
 
-Matrix = Float[Tensor, "r n n"]
 Row = Literal["readout", "cls"]
 Rows = Float[Tensor, "r q n"]  # rows of a token-to-token matrix that the head reads
 
@@ -43,7 +42,7 @@ def find_rows(probe: Probe, row: Row) -> tuple[Int[Tensor, " q"], Float[Tensor, 
     return tokens, readout[:, tokens]
 
 
-def mean_positive_gradient(probe: Probe, steps: int) -> Matrix:
+def mean_positive_gradient(probe: Probe, steps: int) -> TokenMatrix:
     """mean_h relu((1/S) Σ_α ∂t/∂A) of the last block, at α times the image, with S values of α from 0 to 1."""
     total, tally = torch.zeros(()), Tally(len(probe.images) * steps)
     for scales in torch.linspace(0, 1, steps, dtype=torch.float64).to(probe.images).split(at_once(probe)):
@@ -59,14 +58,14 @@ def weigh_rows(probe: Probe, rows: Rows, steps: int, row: Row) -> PatchScores:
     return scores[:, probe.layout.prefix :]
 
 
-def first_block(probe: Probe, start: int | None, authors: int, base: int) -> int:
-    """Index from 0 of the first block read; by default the authors' (the last block, if the model has fewer).
+def first_block(probe: Probe, start: int | None, default: int, base: int) -> int:
+    """Index from 0 of the first block that is read: `start`, or `default` (the last block of a model with fewer).
 
-    `start` and `authors` count from `base`.
+    `start` and `default` count from `base`.
     """
     depth = probe.vit.depth
     if start is None:
-        return min(authors - base, depth - 1)
+        return min(default - base, depth - 1)
     if not base <= start < depth + base:
         raise SpecError(f"start={start}, but the model has layers {base} to {depth - 1 + base}")
     return start - base
@@ -112,7 +111,7 @@ def tam(probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "r
     return weigh_rows(probe, rows, steps, row)
 
 
-def multiply_through(probe: Probe, mixings: Iterable[Matrix], row: Row) -> Rows:
+def multiply_through(probe: Probe, mixings: Iterable[TokenMatrix], row: Row) -> Rows:
     """Rows that the head reads of ∏ (I + C), multiplied from the last block's C to the first."""
     rows = None
     for mixing in mixings:
@@ -147,7 +146,7 @@ def bth(probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "r
     return weigh_rows(probe, rows, steps, row)
 
 
-def mix_by_heads(layer: Layer) -> Matrix:
+def mix_by_heads(layer: Layer) -> TokenMatrix:
     """Σ_h I_h A_h, I_h the head's share of mean |A_hᵀ G_h|."""
     importance = (layer.attention.mT @ layer.attention_grad).abs().mean((-2, -1))  # [r h]
     share = importance / importance.sum(-1, keepdim=True).clamp(min=torch.finfo(importance.dtype).tiny)
@@ -184,7 +183,7 @@ def btt(
 
 
 @torch.no_grad()
-def mix_by_lengths(layer: Layer, layerscale: bool) -> Matrix:
+def mix_by_lengths(layer: Layer, layerscale: bool) -> TokenMatrix:
     """(mean_h A) diag(m), m_j = ‖W_o v_j‖ / ‖x_j‖."""
     sent = head_values(layer).sum(1)
     factor = None if layerscale else layer.block.attention.layer_scale()

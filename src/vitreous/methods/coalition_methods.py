@@ -240,10 +240,10 @@ def fit_all(probe: Probe, keep: Bool[Tensor, "b pairs p"], means: Float[Tensor, 
     """Posterior of every image from all of its subsets, which are evaluated together."""
     keep = keep.to(probe.images.device)
     differences = half_differences(probe, keep)
-    several = probe.targets_per_image
+    targets = probe.targets_per_image
     return [
         fit_posterior(probe, image, keep[image], own, prior)
-        for image, (own, prior) in enumerate(zip(differences.split(several), means.split(several), strict=True))
+        for image, (own, prior) in enumerate(zip(differences.split(targets), means.split(targets), strict=True))
     ]
 
 

@@ -17,6 +17,7 @@ from vitreous.capture.probe import Probe
 from vitreous.methods.options import Count, Range, Seed
 from vitreous.methods.random_control import generators
 from vitreous.methods.register_method import method
+from vitreous.models.tensor_types import PixelScores
 
 ANGLE, SHIFT, SCALE = 20.0, 0.1, 0.1  # degrees, share of the side, share of the size
 OUTLIER = 2.5  # robust standard deviations from the median
@@ -42,7 +43,7 @@ def dave(
     transforms: bool = True,
     smooth: bool = True,
     seed: Seed = 0,
-) -> tuple[Float[Tensor, "r H W"], dict[str, Any]]:
+) -> tuple[PixelScores, dict[str, Any]]:
     """Input x gradient with attention, norms and activation ratios held fixed, averaged over transformed noisy copies.
 
     The gradient is taken through the transform, so that it comes back in the image's own frame, and multiplies the original
@@ -76,7 +77,7 @@ def copies_of(
     probe: Probe, source: torch.Generator, samples: int, alpha: float | int, transforms: bool
 ) -> Float[Tensor, "s k 3 H W"]:
     """x ⊙ ∂t/∂x of transformed and noisy copies of one image; the first copy is free of noise."""
-    image, several = probe.images[0], probe.targets_per_image
+    image, targets = probe.images[0], probe.targets_per_image
     height, width = probe.layout.size
     keep = (1 - torch.linspace(0, alpha, samples, dtype=torch.float64)).tolist()
     warps, copies = [], []
@@ -85,7 +86,7 @@ def copies_of(
         noise = torch.randn(image.shape, generator=source).to(image)
         warps.append(warp)
         copies.append(share * warp(image) + math.sqrt(1 - share**2) * noise)
-    together = max(1, AT_ONCE // several)
+    together = max(1, AT_ONCE // targets)
     gradients = torch.cat(
         [
             probe_other_images(
@@ -93,7 +94,7 @@ def copies_of(
             ).pixel_gradient(LIBRA)
             for part in torch.stack(copies).split(together)
         ]
-    ).unflatten(0, (samples, several))
+    ).unflatten(0, (samples, targets))
     in_own_frame = [warp.adjoint(share * own) for warp, share, own in zip(warps, keep, gradients, strict=True)]
     return image * torch.stack(in_own_frame)
 
@@ -172,7 +173,7 @@ def mean_without_outliers(maps: Float[Tensor, "s r 3 H W"]) -> Float[Tensor, "r 
     return maps.where(near, 0).sum(0) / near.sum(0).clamp(min=1)
 
 
-def smooth_maps(maps: Float[Tensor, "r H W"]) -> Float[Tensor, "r H W"]:
+def smooth_maps(maps: PixelScores) -> PixelScores:
     """Positive part, averaged with its blur (11 x 11, σ 7), filtered bilaterally (5 x 5), divided by its maximum if above 0."""
     positive = maps.clamp(min=0)
     offsets = torch.arange(-5, 6).to(positive)
@@ -184,9 +185,7 @@ def smooth_maps(maps: Float[Tensor, "r H W"]) -> Float[Tensor, "r H W"]:
     return filtered / torch.where(largest > 0, largest, torch.ones_like(largest))
 
 
-def filter_bilaterally(
-    maps: Float[Tensor, "r H W"], space: float = 0.5, values: float = 0.05
-) -> Float[Tensor, "r H W"]:
+def filter_bilaterally(maps: PixelScores, space: float = 0.5, values: float = 0.05) -> PixelScores:
     """Bilateral filter of 5 x 5 pixels, 0 outside the map."""
     height, width = maps.shape[-2:]
     padded = F.pad(maps, (2, 2, 2, 2))

@@ -24,7 +24,7 @@ from vitreous.capture.linearise import DECOMPX
 from vitreous.capture.probe import LayerPass, Probe
 from vitreous.capture.progress import Tally
 from vitreous.capture.relevance import affine, concatenate_heads, logit_gradient
-from vitreous.capture.value_vectors import secant, tangent
+from vitreous.capture.value_vectors import norm_statistic, secant, tangent
 from vitreous.core.errors import ModelError
 from vitreous.methods.token_gradients import DECOMPOSITION, input_x_gradient, token_times_gradient
 from vitreous.models.tensor_types import TokenScores
@@ -141,11 +141,7 @@ class BiasSplit:
         """Parts of the norm's output, with the standard deviation (or RMS) of the full vectors x held fixed."""
         if isinstance(norm, nn.Identity):
             return parts.clone()
-        centred = isinstance(norm, nn.LayerNorm)
-        if not centred and "rms" not in type(norm).__name__.lower():
-            raise ModelError(f"a norm of type {type(norm).__name__!r} is not known here; known: LayerNorm, RMSNorm")
-        deviation = x - x.mean(-1, keepdim=True) if centred else x
-        spread = (deviation.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+        centred, spread = norm_statistic(norm, x)
         normalised = (parts - parts.mean(-1, keepdim=True) if centred else parts.clone()).div_(spread)
         normalised = normalised if norm.weight is None else normalised.mul_(norm.weight)
         shift = getattr(norm, "bias", None)

@@ -15,7 +15,7 @@ from torch import Tensor
 from vitreous.capture.layer import Layer
 from vitreous.methods.fold import fold
 from vitreous.methods.options import Number
-from vitreous.models.tensor_types import TokenScores
+from vitreous.models.tensor_types import TokenMatrix, TokenScores
 
 Mode = Literal["layers", "restart"]
 Biases = Literal["once", "repeat"]
@@ -23,7 +23,6 @@ Form = Literal["add", "half", "half-normalised", "none", "normalised", "vit-expl
 Scaling = Literal["none", "sum", "max", "minmax", "tanh"]
 Signal = Callable[[Layer], Tensor]  # [r n] or [r n n]
 Row = Float[Tensor, "r 1 n"]
-Matrix = Float[Tensor, "r n n"]
 
 
 # ── scores of a layer ────────────────────────────────────────────────────────────────────────────
@@ -38,23 +37,23 @@ def read_token_scores(layer: Layer, signal: Tensor) -> TokenScores:
     return (row[:, None] @ signal.masked_fill(unread, 0))[:, 0]
 
 
-def normalised_step(row: Row, mixing: Matrix) -> Row:
+def normalised_step(row: Row, mixing: TokenMatrix) -> Row:
     """row · (T + I), each row of T + I divided by its sum."""
     return (row / (mixing.sum(-1)[:, None] + 1)) @ mixing + row / (mixing.sum(-1)[:, None] + 1)
 
 
-def half_normalised_step(row: Row, mixing: Matrix) -> Row:
+def half_normalised_step(row: Row, mixing: TokenMatrix) -> Row:
     """row · ½(T̄ + I), each row of T̄ being the row of T divided by its sum."""
     sums = mixing.sum(-1)[:, None]
     return (row + torch.where(sums == 0, 0, row / sums) @ mixing) / 2
 
 
-def vit_explain_step(row: Row, mixing: Matrix) -> Row:
+def vit_explain_step(row: Row, mixing: TokenMatrix) -> Row:
     """row · ½(T + I) with column j divided by the sum of row j, as published."""
     return (row + row @ mixing) / (mixing.sum(-1)[:, None] + 1)
 
 
-STEPS: dict[str, Callable[[Row, Matrix], Row]] = {
+STEPS: dict[str, Callable[[Row, TokenMatrix], Row]] = {
     "add": lambda row, mixing: row + row @ mixing,
     "half": lambda row, mixing: (row + row @ mixing) / 2,
     "half-normalised": half_normalised_step,
@@ -116,7 +115,7 @@ class LayerScores:
         self.total = self.total * factor + scores
         return scores
 
-    def _pull_back(self, layer: Layer, mixing: Matrix) -> tuple[TokenScores, Float[Tensor, "r 1"]]:
+    def _pull_back(self, layer: Layer, mixing: TokenMatrix) -> tuple[TokenScores, Float[Tensor, "r 1"]]:
         """Scores of a roll-out back to this layer, and the factor that puts scores of later layers into their units."""
         mixing = mixing * self.gain if self.gain != 1 else mixing
         row = layer.readout[:, None].to(mixing) if self.row is None else self.row

@@ -166,13 +166,13 @@ class Inside:
 
 @dataclass(slots=True, eq=False)
 class LayerRecorder:
-    """Records the signals that a method's fold reads."""
+    """Records the scores of every layer while a method's fold goes through them."""
 
     method: Method
     records: dict[int, list[dict[str, Tensor]]] = field(default_factory=dict)  # per layer, one entry per batch
 
     def watched(self) -> Method:
-        """The same method, with a fold that records every signal."""
+        """The same method, with a fold that records its scores at every layer."""
         recipe = self.method.recipe
         assert isinstance(recipe, LayerSignal)
         fold, default_options = recipe.fold, defaults(recipe.fold.typed_options)
@@ -181,22 +181,15 @@ class LayerRecorder:
             settings = {"mode": "restart", "normalise": "none", **default_options, **options}
             rolls = settings["mode"] == "restart"
             scores = LayerScores(rolls, settings["form"], settings["gain"], settings["lengths"], settings["normalise"])
-
-            def recorded_signal(layer: Layer) -> Tensor:
-                layer_signal = signal(layer)
-                self.record_layer(layer, layer_signal, scores)
-                return layer_signal
-
-            return fold.function(layers, recorded_signal, **options)
+            tokens: dict[str, TokenScores] = {}
+            for layer in layers:
+                tokens = {**self._measured(layer), **self._folded(layer, signal(layer), scores)}
+                patches = {name: part[:, layer.layout.prefix :] for name, part in tokens.items()}
+                self.records.setdefault(layer.index, []).append(patches)
+            return tokens["carried" if fold.name == "rollout" else "sum"]  # at the first layer, as the fold returns it
 
         recorded_fold = replace(fold, signature=replace(fold.signature, call=record))
         return replace(self.method, recipe=replace(recipe, fold=recorded_fold))
-
-    def record_layer(self, layer: Layer, layer_signal: Tensor, scores: LayerScores) -> None:
-        """Record the patch maps of one layer, given its signal `layer_signal` and the scores of the layers so far."""
-        tokens = {**self._measured(layer), **self._folded(layer, layer_signal, scores)}
-        patches = {name: part[:, layer.layout.prefix :] for name, part in tokens.items()}
-        self.records.setdefault(layer.index, []).append(patches)
 
     def _measured(self, layer: Layer) -> dict[str, TokenScores]:
         """The measures of `tokentm` at a layer; empty for other methods."""

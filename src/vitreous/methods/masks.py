@@ -11,11 +11,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitreous.capture.pixels import ImageVariants
+from vitreous.capture.pixels import ImageVariants, Index
 from vitreous.methods.random_control import content_seeds, fill_from_sources
-from vitreous.models.tensor_types import Images
+from vitreous.models.tensor_types import Images, PixelScores
 
-Index = Int[Tensor, " k"]
 Masks = Callable[[Index], Float[Tensor, "k H W"]]  # masks at the given indices
 
 
@@ -42,7 +41,7 @@ def vary_by_masks(images: Images, masks: Masks, count: int, rest: Images | float
     return ImageVariants(len(images), count, make)
 
 
-def sum_masks(weights: Float[Tensor, "r m"], masks: Masks, chunk: int = 64) -> Float[Tensor, "r H W"]:
+def sum_masks(weights: Float[Tensor, "r m"], masks: Masks, chunk: int = 64) -> PixelScores:
     """Weighted sum of the masks, computed `chunk` masks at a time."""
     total = torch.zeros(())
     for index in torch.arange(weights.shape[1], device=weights.device).split(chunk):
@@ -137,7 +136,7 @@ class Windows:
     def __call__(self, index: Index) -> Bool[Tensor, "k H W"]:
         return self.down[index // len(self.right)][:, :, None] & self.right[index % len(self.right)][:, None]
 
-    def mean(self, values: Float[Tensor, "r m"]) -> Float[Tensor, "r H W"]:
+    def mean(self, values: Float[Tensor, "r m"]) -> PixelScores:
         """Mean at every pixel over the windows that contain it; 0 if there are none."""
         down, right = self.down.to(values), self.right.to(values)
         total = down.T @ values.unflatten(1, (len(down), len(right))) @ right

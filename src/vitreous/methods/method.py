@@ -129,11 +129,8 @@ class Method:
     def known_options(self) -> dict[str, Any]:
         """Default of every option, by name; the fold's own settings replace the defaults of its function."""
         default_options = defaults(self.typed_options)
-        return (
-            default_options
-            if self.fold is None
-            else {**default_options, **{k: v for k, v in self.fold.options.items() if k in default_options}}
-        )
+        fold_options = {} if self.fold is None else self.fold.options
+        return default_options | {key: value for key, value in fold_options.items() if key in default_options}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -312,9 +309,7 @@ class Method:
             If the method has no such form, or an option excludes it.
         """
         if self.black_box is None:
-            raise SpecError(
-                f"{self.name!r} looks inside the model; of a black box ask one of: {black_box_methods(METHODS)}"
-            )
+            raise SpecError(f"{self.name!r} looks inside the model; of a black box ask one of: {black_box_methods()}")
         for key, needed in self.black_box.items():
             if self.options.get(key, needed) != needed:
                 raise SpecError(
@@ -455,9 +450,9 @@ METHODS: Registry[Method] = Registry("method")
 SPEC_ALIASES: dict[str, str] = {}  # alias in lower case → spec
 
 
-def black_box_methods(methods: Registry[Method]) -> str:
+def black_box_methods() -> str:
     """Names of the methods that work for any classifier, separated by commas."""
-    return ", ".join(name for name in sorted(methods) if methods[name].black_box is not None)
+    return ", ".join(name for name in sorted(METHODS) if METHODS[name].black_box is not None)
 
 
 OLD_METHODS = {

@@ -13,16 +13,15 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import PLAIN, Linearisation
-from vitreous.capture.path_gradients import at_once, check_start, pixel_gradients, score_at, token_gradients
+from vitreous.capture.path_gradients import at_once, check_start, gradients_at, score_at
 from vitreous.capture.progress import Tally
 from vitreous.methods.options import Count, Number, Positive, Seed, Steps
 from vitreous.methods.random_control import fill_from_sources, generators
 from vitreous.methods.register_method import method
 from vitreous.methods.run import score_and_logits
-from vitreous.models.tensor_types import TokenScores
+from vitreous.models.tensor_types import PatchScores, PixelScores, TokenScores
 
-PixelMap = Float[Tensor, "r H W"]
-Noise = Float[Tensor, "b s colours H W"]
+Noise = Float[Tensor, "b s *point"]
 Fields = dict[str, Any]  # of `Attribution`
 Channels = Literal["sum", "max"]
 Rule = Literal["gausslegendre", "trapezoid"]
@@ -40,13 +39,9 @@ def smoothgrad_of_layer(
     seed: Seed = 0,
 ) -> TokenScores:
     """Mean absolute gradient at noisy copies of a layer's tokens, summed over channels; layers get the same noise."""
-    tokens, chunk = probe.states[layer.index], at_once(probe)
-    sources, total, tally = generators(probe.originals, seed), torch.zeros(()), Tally(len(tokens) * samples)
-    for first in range(0, samples, chunk):
-        count = min(chunk, samples - first)
-        points = tokens[:, None] + sigma * draw_gaussians(tokens.shape[1:], sources, count, tokens.device).to(tokens)
-        total = total + token_gradients(probe, points, layer.index, linearisation, tally).abs().sum(1)
-    return layer.full(total / samples).sum(-1)
+    tokens = probe.states[layer.index]
+    noise = draw_noise(probe, tokens, samples, sigma, seed)
+    return layer.full(mean_gradient(probe, tokens, noise, samples, True, layer.index, linearisation)).sum(-1)
 
 
 @method(
@@ -74,7 +69,7 @@ def smoothgrad(
     abs: bool = True,  # noqa: A002 - captum's name
     channels: Channels = "sum",
     seed: Seed = 0,
-) -> tuple[PixelMap, Fields]:
+) -> tuple[PixelScores, Fields]:
     """Gradient at the pixels, averaged over noisy copies of the image.
 
     Noise depends on the image and the seed, not on the position in a batch. Under a fold (`smoothgrad+plus`) noise is
@@ -95,24 +90,22 @@ def smoothgrad(
     seed
         Seed of the noise.
     """
-    noise = draw_pixel_noise(probe, samples, sigma, rel_sigma, seed)
-    return mean_gradient(probe, noise, samples, abs, channels), {"signed": not abs}
+    images = probe.images
+    span = (images.flatten(1).amax(1) - images.flatten(1).amin(1))[:, None, None, None, None]
+    deviation = torch.full_like(span, sigma) if rel_sigma is None else span * rel_sigma
+    noise = draw_noise(probe, images, samples, deviation, seed)
+    mean = mean_gradient(probe, images, noise, samples, abs)
+    return mean.sum(1) if channels == "sum" else mean.amax(1), {"signed": not abs}
 
 
-def draw_pixel_noise(
-    probe: BlackBoxProbe, samples: int, sigma: Positive, rel_sigma: Positive | None, seed: int
+def draw_noise(
+    probe: BlackBoxProbe, points: Tensor, samples: int, deviation: Tensor | Positive, seed: int
 ) -> Iterator[Noise]:
-    """Noise for every image, in chunks of samples; each sample is a separate draw, so chunk size has no effect."""
-    images, chunk = probe.images, at_once(probe)
-    span = images.flatten(1).amax(1) - images.flatten(1).amin(1)
-    width = torch.full_like(span, sigma) if rel_sigma is None else span * rel_sigma
-    sources = generators(probe.originals, seed)
+    """Noise for the points [b …], in chunks of samples; each sample is a separate draw, so chunk size has no effect."""
+    sources, chunk = generators(probe.originals, seed), at_once(probe)
     for first in range(0, samples, chunk):
-        count = min(chunk, samples - first)
-        yield (
-            draw_gaussians(images.shape[1:], sources, count, images.device).to(images)
-            * width[:, None, None, None, None]
-        )
+        drawn = draw_gaussians(points.shape[1:], sources, min(chunk, samples - first), points.device)
+        yield drawn.to(points) * deviation
 
 
 def draw_gaussians(
@@ -128,18 +121,23 @@ def draw_gaussians(
 
 
 def mean_gradient(
-    probe: BlackBoxProbe, noise: Iterable[Noise], samples: int, absolute: bool, channels: Channels
-) -> PixelMap:
-    """(1/S) Σ |∂t/∂x (x + ε)|, reduced over colour channels; without | · | if not `absolute`."""
-    total, tally = torch.zeros(()), Tally(len(probe.images) * samples)
+    probe: BlackBoxProbe,
+    points: Tensor,
+    noise: Iterable[Noise],
+    samples: int,
+    absolute: bool,
+    start: int | None = None,
+    lin: Linearisation = PLAIN,
+) -> Tensor:
+    """(1/S) Σ |∂t/∂x (x + ε)| for points x [b …], as in `gradients_at`; without | · | if not `absolute`."""
+    total, tally = torch.zeros(()), Tally(len(points) * samples)
     for part in noise:
-        points = probe.images[:, None] + part
+        noisy_points = points[:, None] + part
         del part  # frees memory before the graph is built
-        gradient = pixel_gradients(probe, points, tally)
-        total = total + (gradient.abs() if absolute else gradient).sum(1)
-        del points, gradient
-    mean = total / samples
-    return mean.sum(1) if channels == "sum" else mean.amax(1)
+        gradients = gradients_at(probe, noisy_points, start, lin, tally)
+        total = total + (gradients.abs() if absolute else gradients).sum(1)
+        del noisy_points, gradients
+    return total / samples
 
 
 # ── integrated gradients ─────────────────────────────────────────────────────────────────────────
@@ -175,10 +173,7 @@ def mean_path_gradient(
     weights = end.new_tensor([weight for _, weight in nodes])  # one transfer: each waits for the GPU
     for first in range(0, len(nodes), chunk):
         points = torch.stack([baseline + (end - baseline) * alpha for alpha, _ in nodes[first : first + chunk]], 1)
-        if start is None:
-            gradients = pixel_gradients(probe, points, tally)
-        else:
-            gradients = token_gradients(probe, points, start, lin, tally)
+        gradients = gradients_at(probe, points, start, lin, tally)
         total = total + torch.einsum("s,rs...->r...", weights[first : first + chunk], gradients)
         del points, gradients  # frees memory before the next graph is built
     return total
@@ -224,7 +219,7 @@ def ig(
     rounded: bool = False,
     space: Literal["pixels", "tokens"] = "pixels",
     start: int = 0,
-) -> tuple[Float[Tensor, "r H W"] | Float[Tensor, "r p"], Fields]:
+) -> tuple[PixelScores | PatchScores, Fields]:
     """Integrated gradients: contribution of each pixel along the straight path from a baseline to the image.
 
     Of the attribution, `bias` is the score of the baseline and `residual` the quadrature error, score − bias − Σ.

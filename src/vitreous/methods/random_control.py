@@ -16,8 +16,9 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.threads import map_in_threads
 from vitreous.methods.options import Seed
+from vitreous.methods.regions import SQUARES
 from vitreous.methods.register_method import method
-from vitreous.models.tensor_types import Images, PatchScores
+from vitreous.models.tensor_types import Images, PatchScores, PixelScores
 
 Source = TypeVar("Source")
 ROOM = 2**26  # bytes of noise that are copied to a GPU at once
@@ -87,11 +88,11 @@ def draw_uniform(seeds: Int[Tensor, " k"], shape: Sequence[int]) -> Float[Tensor
 @method(
     "random", family="Control", formula="sⱼ ~ U[0, 1)", signed=False, class_specific=False, backwards=0, black_box={}
 )
-def random(probe: BlackBoxProbe, seed: Seed = 0) -> PatchScores | Float[Tensor, "r H W"]:
+def random(probe: BlackBoxProbe, seed: Seed = 0) -> PatchScores | PixelScores:
     """Uniform noise, one draw per image; of a black box, on a grid of 14 x 14 cells."""
-    cells = 14**2 if probe.black_box else probe.layout.patches
+    cells = SQUARES**2 if probe.black_box else probe.layout.patches
     draws: list[Tensor] = [torch.rand(cells, generator=g) for g in generators(probe.originals, seed)]
     scores = torch.stack(draws).to(probe.images)
     if not probe.black_box:
         return scores
-    return F.interpolate(scores.view(-1, 1, 14, 14), probe.layout.size)[:, 0]
+    return F.interpolate(scores.view(-1, 1, SQUARES, SQUARES), probe.layout.size)[:, 0]

@@ -18,8 +18,8 @@ Labels = Int[Tensor, "H W"]  # index of each pixel's region, from 0
 SQUARES = 14  # per side, for black boxes, which have no patches
 
 
-def regions_of(probe: BlackBoxProbe, kind: str, image: ImageTensor) -> Labels:
-    """Segmentation of one image.
+def regions_of(probe: BlackBoxProbe, kind: str) -> Labels:
+    """Segmentation of the only image of a probe.
 
     Parameters
     ----------
@@ -27,9 +27,8 @@ def regions_of(probe: BlackBoxProbe, kind: str, image: ImageTensor) -> Labels:
         The probe.
     kind
         "patches" for the model's patches (14 x 14 rectangles for a black box), else a kind of superpixels.
-    image
-        The image.
     """
+    image = probe.images[0]
     if kind == "patches":
         grid = (SQUARES, SQUARES) if probe.black_box else probe.layout.grid
         return number_rectangles((image.shape[-2], image.shape[-1]), grid).to(image.device)

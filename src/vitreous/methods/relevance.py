@@ -10,8 +10,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from vitreous.capture.layer import Layer
 from vitreous.capture.probe import LayerPass, Probe
@@ -20,10 +18,9 @@ from vitreous.methods.folds import last
 from vitreous.methods.folds import rollout as roll
 from vitreous.methods.method import Method
 from vitreous.methods.register_method import method
-from vitreous.models.tensor_types import TokenScores
+from vitreous.models.tensor_types import PixelScores, TokenMatrix, TokenScores
 from vitreous.models.vit import ViT
 
-Matrix = Float[Tensor, "r n n"]
 RuleSet = Literal["ours", "orig"]  # keys of RULES
 
 RELEVANCE: dict[str, Any] = {
@@ -62,7 +59,7 @@ def half_precision(method: Method, vit: ViT) -> str:
     return single_precision(method, vit) if vit.dtype.itemsize < 4 else ""
 
 
-def positive_relevance(layer: Layer, weighted: bool) -> Matrix:
+def positive_relevance(layer: Layer, weighted: bool) -> TokenMatrix:
     """mean_h relu(R_A), or mean_h relu(∂t/∂A ⊙ R_A)."""
     assert layer.relevance is not None  # the pass of these methods propagates it
     relevance = layer.full(layer.relevance.attention)
@@ -87,7 +84,7 @@ def transatt_pass(layer_pass: LayerPass, rules: RuleSet = "ours", gradient: bool
     paper="chefer2021transformer",
     **RELEVANCE,
 )
-def transatt(layer: Layer, gradient: bool = True) -> Matrix:
+def transatt(layer: Layer, gradient: bool = True) -> TokenMatrix:
     """Transformer attribution: positive relevance × gradient of the attention, averaged over heads, multiplied through.
 
     The published experiments start at block 1.
@@ -119,7 +116,7 @@ def partiallrp_pass(layer_pass: LayerPass, rules: RuleSet = "orig", ablation: bo
     paper="voita2019analyzing",
     **RELEVANCE,
 )
-def partiallrp(layer: Layer, ablation: bool = False) -> Matrix:
+def partiallrp(layer: Layer, ablation: bool = False) -> TokenMatrix:
     """Positive relevance of the last block's attention, averaged over heads; `ablation` weighs it by its gradient."""
     return positive_relevance(layer, ablation)
 
@@ -149,7 +146,7 @@ def token_relevance(layer: Layer) -> TokenScores:
     paper="binder2016layer",
     **RELEVANCE,
 )
-def lrp(probe: Probe, rules: RuleSet = "orig", joint: bool = False) -> Float[Tensor, "r H W"]:
+def lrp(probe: Probe, rules: RuleSet = "orig", joint: bool = False) -> PixelScores:
     """Relevance propagated back to the pixels, summed over colours.
 
     Under a fold (`lrp+first`, `lrp+plus`) relevance is read at the tokens.

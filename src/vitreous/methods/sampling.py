@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
-from vitreous.capture.pixels import ImageVariants
+from vitreous.capture.pixels import ImageVariants, Index
 from vitreous.core.errors import SpecError
 from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.masks import Masks, SmoothMasks, Windows, blur_images, sum_masks, vary_by_masks
@@ -22,9 +22,8 @@ from vitreous.methods.options import Cells, Count, Number, PartialShare, Pixels,
 from vitreous.methods.regions import SQUARES, many_regions
 from vitreous.methods.register_method import method
 from vitreous.methods.run import score_and_logits
-from vitreous.models.tensor_types import PatchScores
+from vitreous.models.tensor_types import PatchScores, PixelScores
 
-PixelScores = Float[Tensor, "r H W"]
 IN_PIXELS: dict[str, Any] = {"space": "pixels"}
 PERTURBATION: dict[str, Any] = {"family": "Perturbation", "class_specific": True, "backwards": 0}
 MEAN_SCORE: dict[str, Any] = {"signed": False, "native": "pixel", "question": "probability", "averages": True}
@@ -83,7 +82,7 @@ def occlusion(
     wide = own if window is None else (window, window)
     windows = Windows.sliding(size, wide, wide if stride is None else (stride, stride), probe.images.device)
 
-    def hidden(row: Int[Tensor, " k"], place: Int[Tensor, " k"]) -> Float[Tensor, "k colours H W"]:
+    def hidden(row: Index, place: Index) -> Float[Tensor, "k colours H W"]:
         return probe.images[row].masked_fill(windows(place)[:, None], baseline)
 
     fallen = full_score(probe) - probe.pixel_score(ImageVariants(len(probe.images), len(windows), hidden))
@@ -202,9 +201,9 @@ def pami(
             moved = probe.for_image(image, torch.roll(probe.images[image], move, (-2, -1)))
             masks = many_regions(moved.images[0], kinds, radius, stride)
             rest = blur_images(moved.images) if fill == "blur" else 0.0
-            answers = moved.pixel_score(vary_by_masks(moved.images, masks.__getitem__, len(masks), rest))
+            scores = moved.pixel_score(vary_by_masks(moved.images, masks.__getitem__, len(masks), rest))
             back = (-move[0], -move[1])
-            heat = heat + torch.roll(sum_masks(answers, masks.__getitem__), back, (-2, -1))
+            heat = heat + torch.roll(sum_masks(scores, masks.__getitem__), back, (-2, -1))
             count = count + torch.roll(masks.sum(0), back, (-2, -1))
         maps.append(heat / count.clamp(min=1))
     return torch.cat(maps)
@@ -244,16 +243,16 @@ def hsic(
     grid = probe.layout.grid if space == "tokens" else (cells, cells)
     on = draw_balanced_masks(masks, grid[0] * grid[1], seed).to(probe.images.device)
     if space == "tokens":
-        answers = probe.score(on.expand(len(probe.images), -1, -1))
-        return measure_dependence(on.to(answers), answers)
+        scores = probe.score(on.expand(len(probe.images), -1, -1))
+        return measure_dependence(on.to(scores), scores)
     coarse = on.to(probe.images).unflatten(1, grid)
 
-    def smooth(index: Int[Tensor, " k"]) -> Float[Tensor, "k H W"]:
+    def smooth(index: Index) -> Float[Tensor, "k H W"]:
         return F.interpolate(coarse[index][:, None], probe.layout.size, mode="bicubic", align_corners=False)[:, 0]
 
-    answers = probe.pixel_score(vary_by_masks(probe.images, smooth, masks))
-    scores = measure_dependence(on.to(answers), answers).unflatten(1, grid)
-    return F.interpolate(scores[:, None], probe.layout.size, mode="bilinear", align_corners=False)[:, 0]
+    scores = probe.pixel_score(vary_by_masks(probe.images, smooth, masks))
+    cell_scores = measure_dependence(on.to(scores), scores).unflatten(1, grid)
+    return F.interpolate(cell_scores[:, None], probe.layout.size, mode="bilinear", align_corners=False)[:, 0]
 
 
 def draw_balanced_masks(count: int, cells: int, seed: int) -> Tensor:
@@ -263,10 +262,10 @@ def draw_balanced_masks(count: int, cells: int, seed: int) -> Tensor:
     return torch.quasirandom.SobolEngine(cells, scramble=True, seed=seed).draw(count) < 0.5
 
 
-def measure_dependence(on: Float[Tensor, "m j"], answers: Float[Tensor, "r m"]) -> Float[Tensor, "r j"]:
+def measure_dependence(on: Float[Tensor, "m j"], scores: Float[Tensor, "r m"]) -> Float[Tensor, "r j"]:
     """HSIC of every cell with the score: (2/m) ũᵀ L ũ, ũ the centred cell, L a Gaussian kernel of width |median|."""
-    width = answers.median(-1).values.abs()
+    width = scores.median(-1).values.abs()
     width = torch.where(width > 0, width, torch.ones_like(width))
-    kernel = torch.exp(-((answers[:, :, None] - answers[:, None]) ** 2) / (2 * width[:, None, None] ** 2))
+    kernel = torch.exp(-((scores[:, :, None] - scores[:, None]) ** 2) / (2 * width[:, None, None] ** 2))
     centred = on - on.mean(0)
     return (2 / len(on) * torch.einsum("mj,rml,lj->rj", centred, kernel, centred)).clamp(min=0)

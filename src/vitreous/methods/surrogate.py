@@ -12,20 +12,20 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
-from vitreous.capture.pixels import ImageVariants
+from vitreous.capture.pixels import ImageVariants, Index
 from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.options import Count, Positive, Range, Seed
 from vitreous.methods.random_control import generators
 from vitreous.methods.regions import regions_of
 from vitreous.methods.register_method import method
-from vitreous.methods.sampling import IN_PIXELS, PERTURBATION, PixelScores, Space
-from vitreous.models.tensor_types import PatchScores
+from vitreous.methods.sampling import IN_PIXELS, PERTURBATION, Space
+from vitreous.models.tensor_types import PatchScores, PixelScores
 
 Regions = Literal["patches", "slic", "quickshift", "felzenszwalb", "watershed"]
 Fill = Literal["zero", "mean"]
 
 Coalitions = Bool[Tensor, "s m"]  # whether each part is present
-Answers = Float[Tensor, "r s"]
+CoalitionScores = Float[Tensor, "r s"]
 Weights = Float[Tensor, "r m"]
 Factor = Float[Tensor, "r c m"]  # F of a covariance FᵀF of the weights
 
@@ -50,7 +50,7 @@ class Parts:
 
     count: int
     energy: Float[Tensor, " m"]
-    score: Callable[[Coalitions], Answers]
+    score: Callable[[Coalitions], CoalitionScores]
     spread: Callable[[Weights], PatchScores | PixelScores]
     stderr: Callable[[Factor], Tensor]
 
@@ -86,11 +86,11 @@ def fit_surrogate(
     samples = [draw(part, source) for part, source in zip(parts, generators(probe.originals, seed), strict=True)]
     coalitions = [on.to(probe.images.device) for on, _ in samples]
     if space == "tokens":
-        answers = list(probe.score(torch.stack(coalitions)).split(probe.targets_per_image))
+        scores_of_images = list(probe.score(torch.stack(coalitions)).split(probe.targets_per_image))
     else:
-        answers = [part.score(on) for part, on in zip(parts, coalitions, strict=True)]
+        scores_of_images = [part.score(on) for part, on in zip(parts, coalitions, strict=True)]
     maps, errors = [], []
-    for part, (on, sample_weights), scores in zip(parts, samples, answers, strict=True):
+    for part, (on, sample_weights), scores in zip(parts, samples, scores_of_images, strict=True):
         weights, factor = fit(*(values.to("cpu", torch.float64) for values in (on, scores, sample_weights)))
         maps.append(part.spread(weights.to(scores)))
         if factor is not None:
@@ -101,15 +101,15 @@ def fit_surrogate(
 def divide_image(probe: BlackBoxProbe, space: Space, regions: Regions, fill: Fill) -> Parts:
     """Parts of a probe with one image: patches to remove, or regions to paint over with 0 or their mean colour."""
     image = probe.images[0]
-    labels = regions_of(probe, "patches" if space == "tokens" else regions, image)
+    labels = regions_of(probe, "patches" if space == "tokens" else regions)
     count = int(labels.max()) + 1
     energy = torch.zeros(count).to(image).index_add_(0, labels.flatten(), (image**2).sum(0).flatten())
     if space == "tokens":
         return Parts(count, energy, lambda on: probe.score(on[None]), lambda weights: weights, norm_of_columns)
     behind = torch.zeros_like(image) if fill == "zero" else mean_colour(image, labels)
 
-    def score(on: Coalitions) -> Answers:
-        def make(row: Int[Tensor, " k"], subset: Int[Tensor, " k"]) -> Float[Tensor, "k colours H W"]:
+    def score(on: Coalitions) -> CoalitionScores:
+        def make(row: Index, subset: Index) -> Float[Tensor, "k colours H W"]:
             return torch.where(on[subset][:, labels][:, None], image, behind)
 
         return probe.pixel_score(ImageVariants(1, len(on), make))
@@ -244,8 +244,8 @@ def lime(
         energy = energy if distance == "pixels" else torch.ones_like(energy)
         return on, weigh_samples(on, energy.clamp(min=1e-12), width)
 
-    def solve(on: Tensor, answers: Tensor, weight: Tensor) -> tuple[Weights, Factor | None]:
-        return ridge(on, answers, weight, alpha) if fit == "ridge" else (lasso(on, answers, weight, alpha), None)
+    def solve(on: Tensor, scores: Tensor, weight: Tensor) -> tuple[Weights, Factor | None]:
+        return ridge(on, scores, weight, alpha) if fit == "ridge" else (lasso(on, scores, weight, alpha), None)
 
     scores, stderr = fit_surrogate(probe, space, regions, fill, seed, draw, solve)
     return scores, {"stderr": stderr}
@@ -257,17 +257,17 @@ def weigh_samples(on: Coalitions, energy: Float[Tensor, " m"], width: float | in
     return torch.exp(-((1 - cosine) ** 2) / (2 * width**2))
 
 
-def subtract_means(on: Tensor, answers: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def subtract_means(on: Tensor, scores: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Masks and scores minus their weighted means, which removes the intercept from the fit."""
     share = weight / weight.sum()
-    return on - share @ on, answers - (answers @ share)[:, None]
+    return on - share @ on, scores - (scores @ share)[:, None]
 
 
 def ridge(
-    on: Float[Tensor, "s m"], answers: Float[Tensor, "r s"], weight: Float[Tensor, " s"], alpha: Positive
+    on: Float[Tensor, "s m"], scores: CoalitionScores, weight: Float[Tensor, " s"], alpha: Positive
 ) -> tuple[Weights, Factor]:
     """Weighted least squares with an L2 penalty α and an unpenalised intercept, and a factor of the covariance."""
-    x, y = subtract_means(on, answers, weight)
+    x, y = subtract_means(on, scores, weight)
     gram = (x * weight[:, None]).T @ x + alpha * torch.eye(x.shape[1]).to(x)
     weights = torch.linalg.solve(gram, (x * weight[:, None]).T @ y.T).T
     return weights, regression_errors(x, y - weights @ x.T, torch.linalg.inv(gram), weight)
@@ -275,13 +275,13 @@ def ridge(
 
 def lasso(
     on: Float[Tensor, "s m"],
-    answers: Float[Tensor, "r s"],
+    scores: CoalitionScores,
     weight: Float[Tensor, " s"],
     alpha: Positive,
     rounds: int = 1000,
 ) -> Weights:
     """Minimise ½ weighted mean squared error + α L1 penalty by coordinate descent; the intercept is not penalised."""
-    x, y = subtract_means(on, answers, weight)
+    x, y = subtract_means(on, scores, weight)
     share = (weight / weight.sum())[:, None]
     gram, pull = (x * share).T @ x, (x * share).T @ y.T  # [m m], [m r]
     coefficients = torch.zeros_like(pull)
@@ -344,8 +344,8 @@ def kernelshap(
         on, weight = coalitions(part.count, samples, paired, source)
         return with_ends(on), weight
 
-    def fit(on: Tensor, answers: Tensor, weight: Tensor) -> tuple[Weights, Factor]:
-        return shapley(on[2:], answers[:, 2:], answers[:, :2], weight, paired)
+    def fit(on: Tensor, scores: Tensor, weight: Tensor) -> tuple[Weights, Factor]:
+        return shapley(on[2:], scores[:, 2:], scores[:, :2], weight, paired)
 
     scores, stderr = fit_surrogate(probe, space, regions, fill, seed, draw, fit)
     nothing = empty_set(probe) if space == "tokens" else f"every part painted over ({fill})"
@@ -386,7 +386,7 @@ def coalitions(parts: int, samples: int, paired: bool, draw: torch.Generator) ->
 
 def shapley(
     on: Float[Tensor, "s m"],
-    answers: Float[Tensor, "r s"],
+    scores: CoalitionScores,
     ends: Float[Tensor, "r 2"],
     weight: Float[Tensor, " s"],
     paired: bool,
@@ -399,12 +399,12 @@ def shapley(
     parts = on.shape[1]
     even = (ends[:, 1:] - ends[:, :1]) / parts
     uneven = on - on.mean(-1, keepdim=True)
-    rest = answers - ends[:, :1] - even * on.sum(-1)
+    rest = scores - ends[:, :1] - even * on.sum(-1)
     gram = (uneven * weight[:, None]).T @ uneven
     inverse = torch.linalg.pinv(gram, rtol=1e-10, hermitian=True)
     values = even + (inverse @ (uneven * weight[:, None]).T @ rest.T).T
     if len(on) == 2**parts - 2:  # all coalitions
         return values, values.new_zeros(len(values), 1, parts)
-    residuals = answers - ends[:, :1] - values @ on.T
+    residuals = scores - ends[:, :1] - values @ on.T
     sample = torch.arange(len(on)) // (2 if paired else 1)
     return values, regression_errors(uneven, residuals, inverse, weight, sample)

@@ -14,11 +14,10 @@ from vitreous.capture.linearise import ATTNLRP, CONSERVATIVE, GIM, RESLRP, TEMPE
 from vitreous.methods.folds import first, plus
 from vitreous.methods.method import Method
 from vitreous.methods.register_method import method, register_alias
-from vitreous.models.tensor_types import TokenScores
+from vitreous.models.tensor_types import PixelScores, TokenScores
 from vitreous.models.vit import LinearPool, ViT
 
 Pixels = Float[Tensor, "r colours H W"]
-PixelMap = Float[Tensor, "r H W"]
 
 GRADIENTS: dict[str, Any] = {"family": "Gradients", "class_specific": True}
 DECOMPOSITION: dict[str, Any] = {
@@ -28,19 +27,19 @@ DECOMPOSITION: dict[str, Any] = {
 }
 
 
-def gradient_of_pixels(images: Pixels, gradient: Pixels, channels: Literal["sum", "abs", "max"] = "sum") -> PixelMap:
+def gradient_of_pixels(images: Pixels, gradient: Pixels, channels: Literal["sum", "abs", "max"] = "sum") -> PixelScores:
     """Gradient reduced over colours: signed "sum", sum of absolute values ("abs": captum, TIS), or their "max"."""
     if channels == "sum":
         return gradient.sum(1)
     return gradient.abs().sum(1) if channels == "abs" else gradient.abs().amax(1)
 
 
-def norm_of_pixels(images: Pixels, gradient: Pixels) -> PixelMap:
+def norm_of_pixels(images: Pixels, gradient: Pixels) -> PixelScores:
     """L2 norm of the gradient over colour channels."""
     return gradient.norm(dim=1)
 
 
-def product_of_pixels(images: Pixels, gradient: Pixels) -> PixelMap:
+def product_of_pixels(images: Pixels, gradient: Pixels) -> PixelScores:
     """Pixel times gradient, summed over colour channels."""
     return (images * gradient).sum(1)
 

@@ -14,8 +14,8 @@ from vitreous.capture.layer import Layer
 from vitreous.capture.value_vectors import head_value_products, second_normed
 from vitreous.methods.folds import at, rollout
 from vitreous.methods.register_method import method
+from vitreous.models.tensor_types import TokenMatrix
 
-Matrix = Float[Tensor, "r n n"]
 PerHeadMatrix = Float[Tensor, "r h n n"]
 Weight = Float[Tensor, "*any n"]
 SMALLEST = 1e-8  # length in a cosine, as in torch's cosine_similarity
@@ -70,7 +70,7 @@ class Transition:
         """Attention matrices."""
         return self.layer.attention.mean(1, keepdim=True) if self.averaged else self.layer.attention
 
-    def joined(self) -> Matrix:
+    def joined(self) -> TokenMatrix:
         """T = (I + diag(fed)) (I + mixing) − I, so that the fold's step row + row · T applies both branches."""
         moved = self.length * self.necc
         if self.averaged:
@@ -131,7 +131,7 @@ def tokentm(
     necc: bool = True,
     branches: Literal["both", "gradient"] = "both",
     variant: Literal["paper", "libragrad"] = "paper",
-) -> Matrix:
+) -> TokenMatrix:
     """Gradient-weighted attention × token transformation, through attention and MLP, from the first tokens' lengths on.
 
     Parameters

@@ -17,13 +17,13 @@ from vitreous.capture.value_vectors import feed_scale, head_values, second_norm
 from vitreous.methods.folds import rollout
 from vitreous.methods.options import Share, check_choice
 from vitreous.methods.register_method import method, register_alias
+from vitreous.models.tensor_types import TokenMatrix
 
-Matrix = Float[Tensor, "r n n"]
 HeadVectors = Float[Tensor, "r h n d"]
 Vectors = Float[Tensor, "r n d"]
 
 
-def quadratic(attention: Float[Tensor, "r h n n"], left: HeadVectors, right: HeadVectors) -> Matrix:
+def quadratic(attention: Float[Tensor, "r h n n"], left: HeadVectors, right: HeadVectors) -> TokenMatrix:
     """(Σ_h A_ij^h left_j^h) · (Σ_g A_ij^g right_j^g) for every i and j."""
     gram = left.transpose(1, 2) @ right.permute(0, 2, 3, 1)  # [r j h h]
     weights = attention.permute(0, 3, 2, 1)  # [r j i h]
@@ -35,7 +35,7 @@ def own_vectors(attention: Float[Tensor, "r h n n"], values: HeadVectors) -> Vec
     return torch.einsum("rhi,rhid->rid", attention.diagonal(dim1=-2, dim2=-1), values)
 
 
-def with_diagonal(norms: Matrix, diagonal: Float[Tensor, "r n"]) -> Matrix:
+def with_diagonal(norms: TokenMatrix, diagonal: Float[Tensor, "r n"]) -> TokenMatrix:
     """The matrix with its diagonal replaced."""
     return norms.diagonal_scatter(diagonal, dim1=-2, dim2=-1)
 
@@ -64,7 +64,7 @@ def attin(
     part: Literal["attention", "res", "resln"] = "attention",
     value_bias: bool = True,
     per_head: bool = False,
-) -> Matrix:
+) -> TokenMatrix:
     """Norm of the vector that each token contributes to each other token through attention.
 
     Parameters
@@ -99,7 +99,7 @@ def attin(
     **NORM,
     precision="bf16 weights",
 )
-def globenc(layer: Layer) -> Matrix:
+def globenc(layer: Layer) -> TokenMatrix:
     """Norm of the vector that each token contributes to each other token through the block, without the MLP."""
     attention, values = layer.attention, head_values(layer, "free")
     norm, spread = second_norm(layer)
@@ -134,7 +134,7 @@ def alti(
     eps: Share | None = None,
     shift: Share = 0.0,
     undefined: Literal["nan", "zero"] = "nan",
-) -> Matrix:
+) -> TokenMatrix:
     """How much each token reduces the L1 distance of another token to its output; every row adds up to 1.
 
     Parameters

@@ -23,11 +23,10 @@ from vitreous.methods.map_arrays import resize_maps
 from vitreous.methods.options import Range, Share
 from vitreous.metrics.metric import metric
 from vitreous.metrics.metric_result import Figures, Measured, Parts
-from vitreous.metrics.ranks import average_precision
+from vitreous.metrics.ranks import PerRow, average_precision
 
 Masks = Shaped[Tensor, "r H W"]  # 1 object, 0 background, −1 ignored; or booleans
 Boxes = Sequence[Shaped[Tensor, "_ 4"] | None]  # None: not annotated
-PerRow = Float[Tensor, " r"]
 Interpolation = Literal["nearest-exact", "nearest", "bilinear", "bicubic"]
 
 FACTS: dict[str, Any] = {
@@ -285,8 +284,10 @@ def mask_undefined(frame: FramedMap, max_coverage: float | None, missing: str, s
     Rows without an object become NaN, or 0 with `missing="miss"`.
     """
     inside, counted = (frame.inside & frame.counted).flatten(1), frame.counted.flatten(1).any(-1)
-    there = inside.any(-1)
-    scores = scores.where(there, 0.0 if missing == "miss" else torch.nan).where(frame.has_scores & counted, torch.nan)
+    has_object = inside.any(-1)
+    scores = scores.where(has_object, 0.0 if missing == "miss" else torch.nan).where(
+        frame.has_scores & counted, torch.nan
+    )
     if max_coverage is None:
         return scores
     coverage = inside.sum(-1) / frame.counted.flatten(1).sum(-1)

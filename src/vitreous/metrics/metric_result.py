@@ -154,16 +154,21 @@ class MetricResult:
                 for index in (draw.integers(len(self), size=(100, len(self))) for _ in range(-(-draws // 100)))
             ]
         )[:draws]
-        finite = resampled[~np.isnan(resampled)]
-        if not len(finite):
-            return float("nan"), float("nan")
-        low, high = np.quantile(finite, [(1 - level) / 2, (1 + level) / 2])
-        return float(low), float(high)
+        return compute_interval(resampled, level)
 
     def __repr__(self) -> str:
         arrow = {True: " ↑", False: " ↓", None: ""}[self.higher_is_better]
         missing = f", {self.undefined} undefined" if self.undefined else ""
         return f"MetricResult({self.metric}{arrow} {self.value:.4g} over {len(self)} rows{missing})"
+
+
+def compute_interval(values: np.ndarray, level: float) -> tuple[float, float]:
+    """Central interval of `values` with coverage `level`; NaN values are ignored, and both ends are NaN if there are no others."""
+    finite = values[~np.isnan(values)]
+    if not len(finite):
+        return float("nan"), float("nan")
+    low, high = np.quantile(finite, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
 
 
 def join_results(parts: Sequence[MetricResult]) -> MetricResult:

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.pixels import Index
 from vitreous.capture.progress import pieces
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
@@ -25,7 +26,6 @@ Class = Literal["predicted", "label", "explained"]
 CLASSES = get_args(Class)
 
 Memo = dict[Any, Any]
-Index = Int[Tensor, " k"]
 Labels = Int[Tensor, " r"] | None
 # log p of the predicted, true and explained class; log p of the top two classes; log Σ exp; index of the top class
 Table = Float[Tensor, "*any seven"]

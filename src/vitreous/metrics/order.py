@@ -16,6 +16,7 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.random_control import generators
+from vitreous.methods.regions import SQUARES
 from vitreous.metrics.metric_result import Measured
 
 TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
@@ -54,7 +55,7 @@ def patch_ranks(attribution: Attribution, probe: BlackBoxProbe) -> Ranks:
 
 def rank_cells(scores: Scores, probe: BlackBoxProbe) -> Ranks:
     """Rank of every cell, such as a patch; ties in a random order drawn from the content of the image."""
-    return rank_scores(scores, lambda: repeat_per_target(draw_cell_order(probe, scores.shape[1]), probe))
+    return rank_scores(scores, lambda: draw_cell_order(probe, scores.shape[1]))
 
 
 def pixel_scores(attribution: Attribution, probe: BlackBoxProbe) -> Scores:
@@ -65,16 +66,15 @@ def pixel_scores(attribution: Attribution, probe: BlackBoxProbe) -> Scores:
 
 def pixel_ranks(attribution: Attribution, probe: BlackBoxProbe) -> Ranks:
     """Rank of every pixel, 0 for the highest score; tied pixels are ordered cell by cell."""
-    return rank_scores(
-        pixel_scores(attribution, probe), lambda: repeat_per_target(draw_pixel_order(probe), probe)
-    ).int()
+    return rank_scores(pixel_scores(attribution, probe), lambda: draw_pixel_order(probe)).int()
 
 
-def rank_scores(scores: Scores, drawn: Callable[[], Int[Tensor, "r n"]]) -> Ranks:
-    """Ranks by descending score; ties follow the order returned by `drawn`, which is called only if there are ties."""
+def rank_scores(scores: Scores, draw_order: Callable[[], Int[Tensor, "b n"]]) -> Ranks:
+    """Ranks by descending score; ties follow `draw_order`, a random order per image that is drawn only if there are ties."""
     values, order = scores.sort(dim=-1, descending=True, stable=True)
     if bool((values[:, 1:] == values[:, :-1]).any()):
-        first = drawn()
+        drawn = draw_order()
+        first = drawn.repeat_interleave(len(scores) // len(drawn), 0)
         order = first.gather(1, scores.gather(1, first).argsort(dim=-1, descending=True, stable=True))
     places = torch.arange(scores.shape[1], device=scores.device).expand_as(order)
     return torch.empty_like(order).scatter_(1, order, places)
@@ -93,16 +93,12 @@ def draw_pixel_order(probe: BlackBoxProbe) -> Int[Tensor, "b n"]:
     would degrade the prediction wherever they lie.
     """
     height, width = probe.images.shape[-2:]
-    down, right = probe.layout.patch if not probe.black_box else (-(-height // 14), -(-width // 14))
+    down, right = probe.layout.patch if not probe.black_box else (-(-height // SQUARES), -(-width // SQUARES))
     rows, columns = -(-height // down), -(-width // right)
     place = torch.arange(height * width, device=probe.images.device)
     cell = (place // width // down) * columns + place % width // right
     turn = draw_cell_order(probe, rows * columns).argsort(dim=-1)
     return (turn[:, cell] * len(place) + place).argsort(dim=-1)
-
-
-def repeat_per_target(drawn: Int[Tensor, "b n"], probe: BlackBoxProbe) -> Int[Tensor, "r n"]:
-    return drawn.repeat_interleave(probe.targets_per_image, 0)
 
 
 def check_rows(attribution: Attribution, probe: BlackBoxProbe) -> None:

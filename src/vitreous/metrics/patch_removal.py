@@ -18,6 +18,7 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import SpecError
 from vitreous.methods.map_arrays import enlarge_patches, zero_to_one
 from vitreous.methods.options import Range, Seed
+from vitreous.methods.regions import number_rectangles
 from vitreous.metrics.metric import Metric
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.model_outputs import Class, Index, PerturbedModel, PerturbedOutputs, perturbation_metric
@@ -334,13 +335,11 @@ def naopc(
 
 def number_units(probe: BlackBoxProbe, cells: int | None) -> Int[Tensor, " p"]:
     """Index of the unit of every patch; SpecError if `cells` x `cells` do not divide the patches evenly."""
-    patches = torch.arange(probe.layout.patches, device=probe.images.device)
-    if cells is None:
-        return patches
     rows, columns = probe.layout.grid
-    if rows % cells or columns % cells:
+    blocks = (rows, columns) if cells is None else (cells, cells)
+    if rows % blocks[0] or columns % blocks[1]:
         raise SpecError(f"cells={cells}; {cells} x {cells} blocks do not divide the {rows} x {columns} patches evenly")
-    return (patches // columns * cells // rows) * cells + patches % columns * cells // columns
+    return number_rectangles((rows, columns), blocks).flatten().to(probe.images.device)
 
 
 def subsets_from_bits(subsets: list[int], units: int) -> np.ndarray:
@@ -375,7 +374,9 @@ def beam_limits(drops: Drops, rank: Int[Tensor, "r u"], beam: int) -> tuple[Floa
     return limits[:, 0], limits[:, 1]
 
 
-def extend_chains(chains: dict[int, float], drop: dict[int, float], units: int, beam: int, best) -> dict[int, float]:
+def extend_chains(
+    chains: dict[int, float], drop: dict[int, float], units: int, beam: int, best: Callable[[float, float], float]
+) -> dict[int, float]:
     """Chains with one more unit removed: the `beam` smallest or largest sums (`best` is min or max)."""
     longer: dict[int, float] = {}
     for subset, total in chains.items():

@@ -18,6 +18,7 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.pixels import ImageVariants
 from vitreous.core.errors import SpecError
 from vitreous.methods.options import Count, Positive, Range, Seed, Share
+from vitreous.methods.regions import number_rectangles
 from vitreous.metrics.metric import Metric
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.model_outputs import Class, Index, PerturbedModel, PerturbedOutputs, perturbation_metric
@@ -360,5 +361,4 @@ def number_cells(probe: BlackBoxProbe, cells: int) -> Tensor:
     height, width = probe.images.shape[-2:]
     if height % cells or width % cells:
         raise SpecError(f"cells={cells!r}; at least 2 x 2 cells must divide an image of {height} x {width} evenly")
-    down, right = (torch.arange(length, device=probe.images.device) * cells // length for length in (height, width))
-    return down[:, None] * cells + right
+    return number_rectangles((height, width), (cells, cells)).to(probe.images.device)

@@ -310,13 +310,14 @@ def with_origin(model: AnyModel, named: NamedModule, checkpoint: str | Path | No
 
 
 def check_device(device: Any) -> None:
+    if device is None or device == "":  # torch refuses an empty name
+        return
+    if isinstance(device, bool) or not isinstance(device, str | int | torch.device):
+        raise ModelError(f"device is a name such as 'cpu' or 'cuda:0', not {device!r}")
     try:
-        is_name = isinstance(device, str | int | torch.device) and not isinstance(device, bool)
-        kind = torch.device(device).type if is_name and device != "" else None
+        kind = torch.device(device).type
     except (RuntimeError, ValueError) as problem:
         raise ModelError(f"device {str(device)!r} is not available here ({str(problem).splitlines()[0]})") from None
-    if device is not None and not is_name:
-        raise ModelError(f"device is a name such as 'cpu' or 'cuda:0', not {device!r}")
     if kind == "meta":
         raise ModelError("a model on the device 'meta' has no values; 'cpu' would work")
 

@@ -19,5 +19,7 @@ Pooled = Float[Tensor, "b q d"]
 Logits = Float[Tensor, "b c"]
 TokenScores = Float[Tensor, "r n"]
 PatchScores = Float[Tensor, "r p"]
+PixelScores = Float[Tensor, "r H W"]
+TokenMatrix = Float[Tensor, "r n n"]  # token-to-token scores: row = receiving token, column = source token
 Keep = Bool[Tensor, "b s p"]
 TokenIndex = Int[Tensor, "b n"]

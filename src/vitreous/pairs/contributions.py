@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vitreous.capture.path_gradients import token_gradients
+from vitreous.capture.path_gradients import gradients_at
 from vitreous.capture.probe import Probe, probe_of
 from vitreous.capture.progress import Tally
 from vitreous.capture.score_function import resolve_score_function
@@ -129,7 +129,7 @@ def integrated_vectors(tower: Tower, unit: bool, batch_size: int, steps: Steps =
     for coordinates in batches(model.outputs, max(1, batch_size // steps)):
         entries = tower.entry.expand(len(coordinates), -1, -1, -1)
         probe = probe_of(model, entries, coordinates[:, None], question)
-        gradients = token_gradients(probe, points.expand(len(coordinates), -1, -1, -1), layer)
+        gradients = gradients_at(probe, points.expand(len(coordinates), -1, -1, -1), layer)
         parts.append((gradients.mean(1) * change).sum(-1))
     tokens = torch.cat(parts).mT
     return Contributions(tokens, tower.vectors[0] - tokens.sum(0), model.layout(model.size).prefix)

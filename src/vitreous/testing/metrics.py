@@ -71,11 +71,11 @@ class MetricCase:
     """
 
     metric: Metric
-    world: SyntheticBatch
+    batch: SyntheticBatch
 
     @cached_property
     def result(self) -> MetricResult:
-        return self.world.measured(self.metric)
+        return self.batch.measured(self.metric)
 
     @cached_property
     def row_scores(self) -> Tensor:
@@ -86,23 +86,23 @@ class MetricCase:
         """Direction stated by the result, which is reversed for complements."""
         return self.result.higher_is_better
 
-    def scores(self, world: SyntheticBatch) -> Tensor:
-        return world.measured(self.metric).scores.double().cpu()
+    def scores(self, batch: SyntheticBatch) -> Tensor:
+        return batch.measured(self.metric).scores.double().cpu()
 
-    def goodness(self, world: SyntheticBatch) -> Tensor:
+    def goodness(self, batch: SyntheticBatch) -> Tensor:
         """Scores of the maps, negated if lower is better."""
-        scores = self.scores(world)
+        scores = self.scores(batch)
         return scores if self.better else -scores
 
     @property
     def right(self) -> Tensor:
         """The correct contributions of the patches."""
-        assert self.world.maps.patches is not None
-        return 2 * self.world.maps.patches
+        assert self.batch.maps.patches is not None
+        return 2 * self.batch.maps.patches
 
     @property
     def near(self) -> float:
-        return NEAR.get(self.world.vit.dtype, 1e-2)
+        return NEAR.get(self.batch.vit.dtype, 1e-2)
 
     def same(self, a: Tensor, b: Tensor) -> bool:
         return bool(torch.allclose(a, b, rtol=self.near, atol=self.near, equal_nan=True))
@@ -114,7 +114,7 @@ class MetricCase:
 def one_number_per_row(case: MetricCase) -> None:
     """One number per row, within its bounds, and the protocol as plain values."""
     result = case.result
-    require(result.scores.shape == (len(case.world),), f"its scores are {list(result.scores.shape)}")
+    require(result.scores.shape == (len(case.batch),), f"its scores are {list(result.scores.shape)}")
     require(result.scores.is_floating_point(), f"its scores are {result.scores.dtype}")
     require(not result.scores.isnan().all(), "it has no number for any map")
     require_within_bounds(case, result.scores)
@@ -136,42 +136,42 @@ def require_within_bounds(case: MetricCase, scores: Tensor) -> None:
 
 def batch_is_single(case: MetricCase) -> None:
     """A row scores the same alone, in a batch, and in a batch in another order."""
-    together, rows = case.row_scores, list(range(len(case.world)))
-    alone = torch.cat([case.scores(case.world.select([row])) for row in rows])
+    together, rows = case.row_scores, list(range(len(case.batch)))
+    alone = torch.cat([case.scores(case.batch.select([row])) for row in rows])
     require(case.same(alone, together), "a row alone and in a batch score differently")
-    require(case.same(case.scores(case.world.select(rows[::-1])), together.flip(0)), "the order of the rows matters")
+    require(case.same(case.scores(case.batch.select(rows[::-1])), together.flip(0)), "the order of the rows matters")
 
 
 def pieces_do_not_matter(case: MetricCase) -> None:
     """Worked off in other pieces, the scores stay the same."""
     whole = case.row_scores
     with patch("vitreous.capture.probe.rows_that_fit", lambda tokens, *_: max(1, 40 // tokens)):
-        require(case.same(case.scores(case.world), whole), "the size of the pieces it works in changes its scores")
+        require(case.same(case.scores(case.batch), whole), "the size of the pieces it works in changes its scores")
 
 
 def same_twice(case: MetricCase) -> None:
     """The same maps get the same scores."""
-    require(case.same(case.scores(case.world), case.row_scores), "two runs give different scores")
+    require(case.same(case.scores(case.batch), case.row_scores), "two runs give different scores")
 
 
 def nothing_is_changed(case: MetricCase) -> None:
     """Model, maps and gradient mode are as they were."""
-    module, maps = case.world.vit.module, case.world.maps.maps().clone()
+    module, maps = case.batch.vit.module, case.batch.maps.maps().clone()
     before = fingerprint(module)
-    case.scores(case.world)
+    case.scores(case.batch)
     require(fingerprint(module) == before, "it changes the model")
-    require(torch.equal(maps, case.world.maps.maps()), "it changes the map")
+    require(torch.equal(maps, case.batch.maps.maps()), "it changes the map")
     require(torch.is_grad_enabled(), "it leaves gradients switched off")
 
 
 def unknown_stays_unknown(case: MetricCase) -> None:
     """A map that is NaN somewhere scores NaN, and the other rows score what they did."""
-    maps, parts = case.world.maps, {}
+    maps, parts = case.batch.maps, {}
     for name in ("patches", "native_pixels", "residual"):
         if (values := getattr(maps, name)) is not None:
             parts[name] = values.clone()
             parts[name].view(len(values), -1)[0, 0] = torch.nan
-    scores = case.scores(replace(case.world, maps=replace(maps, **parts)))
+    scores = case.scores(replace(case.batch, maps=replace(maps, **parts)))
     require(bool(scores[0].isnan()), f"a map with a NaN in it scores {scores[0]:.4g}")
     require(case.same(scores[1:], case.row_scores[1:]), "a map with a NaN in it changes the scores of other rows")
 
@@ -181,10 +181,10 @@ def missing_is_nan(case: MetricCase) -> None:
     taken = [name for name in ("objects", "rivals", "boxes") if name in case.metric.takes]
     optional = [name for name in taken if name not in case.metric.needs]  # any one of them is sufficient
     for names in [[name] for name in taken if name in case.metric.needs] + ([optional] if optional else []):
-        world = case.world
+        batch = case.batch
         for name in names:
-            world = world.without(name, 1)
-        scores, lacking = case.scores(world), " and ".join(names)
+            batch = batch.without(name, 1)
+        scores, lacking = case.scores(batch), " and ".join(names)
         require(bool(scores[1].isnan()), f"an image without {lacking} scores {scores[1]:.4g}")
         others = torch.arange(len(scores)) != 1
         unchanged = case.same(scores[others], case.row_scores[others])
@@ -209,11 +209,11 @@ def right_is_best(case: MetricCase) -> None:
     """The true shares score at least as well as their shuffles, and these as their opposite; the true ones better than that."""
     if case.better is None:
         return
-    right, wrong = (case.goodness(case.world.with_map(shares)) for shares in (case.right, -case.right))
+    right, wrong = (case.goodness(case.batch.with_map(shares)) for shares in (case.right, -case.right))
     draw = torch.Generator().manual_seed(0)
     for _ in range(DRAWS):
         order = torch.rand(case.right.shape, generator=draw).argsort(-1)
-        shuffled = case.goodness(case.world.with_map(case.right.gather(1, order)))
+        shuffled = case.goodness(case.batch.with_map(case.right.gather(1, order)))
         require_no(shuffled > right + case.near, "a shuffled map scores better than the right one", shuffled, right)
         require_no(shuffled < wrong - case.near, "a shuffled map scores worse than the wrong one", shuffled, wrong)
     require_no(right <= wrong, "the wrong map scores as well as the right one", wrong, right)
@@ -222,11 +222,11 @@ def right_is_best(case: MetricCase) -> None:
 def ties_do_not_win(case: MetricCase) -> None:
     """A constant map never scores better than the right one, nor as well wherever its patches happen to be read first."""
     for value in (0.0, 1.0):
-        constant = case.world.with_map(torch.full_like(case.right, value))
+        constant = case.batch.with_map(torch.full_like(case.right, value))
         require_within_bounds(case, case.scores(constant))
         if case.better is None:
             continue
-        even, right = case.goodness(constant), case.goodness(case.world.with_map(case.right))
+        even, right = case.goodness(constant), case.goodness(case.batch.with_map(case.right))
         require_no(even > right + case.near, "a constant map beats the right one", even, right)
         for row in (0, 1):  # the object is in the first patches of row 0 and in the last of row 1
             mean = case.goodness(constant.varied(row)).mean()
@@ -242,9 +242,9 @@ def scale_is_as_stated(case: MetricCase) -> None:
         return
     draw = torch.rand(case.right.shape, generator=torch.Generator().manual_seed(1)).to(case.right)
     for shares in (case.right, draw):
-        plain = case.scores(case.world.with_map(shares))
+        plain = case.scores(case.batch.with_map(shares))
         for factor, shift in ((4.0, 1.0), (0.125, -2.0)):
-            moved = case.scores(case.world.with_map(factor * shares + shift))
+            moved = case.scores(case.batch.with_map(factor * shares + shift))
             require(
                 case.same(moved, plain),
                 f"{factor:g}·map + {shift:g} scores differently: {format_worst_pair(moved, plain)}",
@@ -255,10 +255,10 @@ def rows_of_patches_too(case: MetricCase) -> None:
     """A map of patches alone is measured as well as one of pixels; the true one still beats its opposite."""
     if case.better is None:
         return
-    pixel_worlds = (case.world.with_map(shares) for shares in (case.right, -case.right))
+    pixel_batches = (case.batch.with_map(shares) for shares in (case.right, -case.right))
     right, wrong = (
-        case.goodness(replace(world, maps=replace(world.maps, native="patch", native_pixels=None)))
-        for world in pixel_worlds
+        case.goodness(replace(batch, maps=replace(batch.maps, native="patch", native_pixels=None)))
+        for batch in pixel_batches
     )
     require_no(right <= wrong, "of patches, the wrong map scores as well as the right one", wrong, right)
 
