@@ -75,8 +75,8 @@ def value_shift(layer: Layer, bias: Bias) -> Float[Tensor, "h e"] | None:
 
 
 @torch.no_grad()
-def second_norm(layer: Layer) -> tuple[NormMap, Float[Tensor, "r n 1"]]:
-    """Return the linear part of the second norm (centring and gain), and the spread by which it divides each token.
+def second_norm(layer: Layer) -> tuple[Callable[[Tensor], Tensor], Float[Tensor, "r n 1"]]:
+    """Return the second norm without its division (centring and gain), and the spread by which it divides each token.
 
     Raises
     ------
@@ -87,21 +87,15 @@ def second_norm(layer: Layer) -> tuple[NormMap, Float[Tensor, "r n 1"]]:
     centred = isinstance(norm, nn.LayerNorm)
     if not centred and "rms" not in type(norm).__name__.lower():
         raise ModelError(f"a norm of type {type(norm).__name__!r} is not known here; known: LayerNorm, RMSNorm")
-    mid = layer.mid
-    deviation = mid - mid.mean(-1, keepdim=True) if centred else mid
-    spread = (deviation.square().mean(-1, keepdim=True) + epsilon(norm, mid)).sqrt()
-    return NormMap(centred, None if norm.weight is None else norm.weight.detach()), spread
 
+    def centre(u: Tensor) -> Tensor:
+        return u - u.mean(-1, keepdim=True) if centred else u
 
-class NormMap:
-    """u ↦ gain ⊙ (u − mean u), or gain ⊙ u if not `centred`: a norm without its division."""
+    def centre_and_scale(u: Tensor) -> Tensor:
+        return centre(u) if norm.weight is None else centre(u) * norm.weight.detach()
 
-    def __init__(self, centred: bool, gain: Tensor | None) -> None:
-        self.centred, self.gain = centred, gain
-
-    def __call__(self, u: Float[Tensor, "*any d"]) -> Float[Tensor, "*any d"]:
-        u = u - u.mean(-1, keepdim=True) if self.centred else u
-        return u if self.gain is None else u * self.gain
+    spread = (centre(layer.mid).square().mean(-1, keepdim=True) + epsilon(norm, layer.mid)).sqrt()
+    return centre_and_scale, spread
 
 
 @torch.no_grad()
