@@ -184,7 +184,7 @@ class MapModule(torch.nn.Module):
     def forward(
         self, images: Float[Tensor, "b 3 H W"], target: Int[Tensor, " b"]
     ) -> tuple[Float[Tensor, "b c"], Float[Tensor, "b p"]]:
-        """
+        """Logits of one image, and its map for a class.
 
         Parameters
         ----------

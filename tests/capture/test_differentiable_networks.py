@@ -311,11 +311,11 @@ def test_scores_and_texts_keep_their_graph():
 
 
 def test_every_built_in_rule_is_tested_here():
-    """Rules by name; those that only record constants or merge names are covered by the whole networks."""
+    """Rules by name; those that only record constants or roles, or merge names, are covered by the whole networks."""
     covered = {
         "layer_norm", "rms_norm", "group_norm", "batch_norm", "statistic", "l2_normalise", "divide", "attention", "softmax",
         "multi_head_attention", "matrix_product", "product", "power", "ratio_activation", "bounded_gate", "gated_linear_unit",
-        "linear", "convolution", "affine",
+        "linear", "convolution", "affine", "keep_role",
     }  # fmt: skip
     built_in = {rule.__name__ for rule in RULES.values() if rule.__module__.startswith("vitreous.")}
     assert built_in - covered == {"sampling"}  # refused: no second derivative

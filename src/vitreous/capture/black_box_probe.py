@@ -232,14 +232,14 @@ class BlackBoxProbe:
         """Apply the score function for every target of each image: one tensor per target."""
         return [self.compute_scores(logits, targets) for targets in self.target_table.unbind(1)]
 
-    def _reader(self, rows: int) -> LogitReader:
-        """Return a function from logits [m c] to scores [m k].
+    def _reader(self, rows: int, variants: int) -> LogitReader:
+        """Return a function from logits [m c] to scores [m k], for inputs that are `variants` of every image (or row).
 
         Applied to each piece, so that the logits of thousands of subsets are never held at once.
         """
 
-        def read(logits: Logits, row: Int[Tensor, " m"]) -> Float[Tensor, "m k"]:
-            row_targets = self.targets.view(rows, -1)[row]
+        def read(logits: Logits, index: Int[Tensor, " m"]) -> Float[Tensor, "m k"]:
+            row_targets = self.targets.view(rows, -1)[index // variants]
             return self.compute_scores(logits.repeat_interleave(row_targets.shape[1], 0), row_targets.flatten()).view(
                 row_targets.shape
             )
@@ -251,9 +251,9 @@ class BlackBoxProbe:
 
         Half-precision logits are converted to float32 first.
         """
-        row = torch.arange(len(logits), device=logits.device).repeat_interleave(logits.shape[1])
+        flat, read = logits.flatten(0, 1), self._reader(len(logits), logits.shape[1])
         with torch.no_grad():
-            return per_row(self._reader(len(logits))(logits.flatten(0, 1), row).unflatten(0, logits.shape[:2]))
+            return per_row(read(flat, torch.arange(len(flat), device=flat.device)).unflatten(0, logits.shape[:2]))
 
     # ── logits and scores of other images ────────────────────────────────────────────────────────
 
@@ -288,7 +288,7 @@ class BlackBoxProbe:
     def _pixel_outputs(
         self,
         variants: ImageVariants | Float[Tensor, "b s colours H W"],
-        reader: Callable[[int], LogitReader] | None = None,
+        reader: Callable[[int, int], LogitReader] | None = None,
     ) -> Float[Tensor, "b s c"]:
         """Logits of all images, in pieces that fit into memory; `reader` makes the function that reduces each piece."""
         variants = variants if isinstance(variants, ImageVariants) else ImageVariants.of(variants.to(self.images))
@@ -300,9 +300,8 @@ class BlackBoxProbe:
         def run_piece(piece: slice) -> Logits:
             return self.run_model(variants.make(order[piece] // subsets, order[piece] % subsets))
 
-        read = None if reader is None else reader(rows)
-        reduce = None if read is None else lambda logits, index: read(logits, index // subsets)
-        return run_in_pieces(run_piece, order, self.images_that_fit, reduce).unflatten(0, (rows, subsets))
+        read = None if reader is None else reader(rows, subsets)
+        return run_in_pieces(run_piece, order, self.images_that_fit, read).unflatten(0, (rows, subsets))
 
     def run_model(self, images: Images) -> Logits:
         """Return the model's logits for images of the same size as the probe's."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.capture.linearise import LINEARISATIONS, Linearisation
-from vitreous.capture.operation_registry import Call, Role, name_of, role_of, without_parameters
-from vitreous.capture.operations import RULES, LinearisedForward
+from vitreous.capture.operation_registry import RULES, Call, Role, name_of, role_of, without_parameters
+from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.trace import backward, share, trace
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.model import Network, logits_of, tensors_of

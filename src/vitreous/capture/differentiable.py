@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -31,8 +31,8 @@ from vitreous.capture.fused import presence_grad
 from vitreous.capture.layer import Gradients, Layer, interleave_targets, or_zeros, slope_in_presence
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.network_probe import LayerPass, NetworkProbe
-from vitreous.capture.operation_registry import CONSTANT, RULES, depends, keeps_role, name_of
-from vitreous.capture.operations import Handler, LinearisedForward, run, run_and_pass_role, run_rule
+from vitreous.capture.operation_registry import CONSTANT, Call, Rule, depends, find_rule, name_of
+from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.models.eval_mode import evaluating
@@ -116,25 +116,23 @@ class DifferentiableForward(LinearisedForward):
             mark_constant(output)
             return output
         try:
-            handler = self.handlers[func]
+            rule = self.rules[func]
         except KeyError:
-            handler = self.handlers[func] = self.handler_of(func)
-        if handler is None or not any(depends(x) for x in tensors_in((*args, *kwargs.values()))):
+            rule = self.rules[func] = self.rule_of(func)
+        if rule is None or not any(depends(x) for x in tensors_in((*args, *kwargs.values()))):
             return propagate(func, args, kwargs)
         with PropagateConstants():
-            return handler(self, func, args, kwargs)
+            return rule(Call(func, args, kwargs, self))
 
-    def handler_of(self, function: Callable[..., Any]) -> Handler | None:
-        rule = RULES.get(name_of(function))
-        if rule is None:
-            return run_and_pass_role if keeps_role(function) else run
-        if not getattr(rule, "differentiable", False):
+    def rule_of(self, function: Callable[..., Any]) -> Rule | None:
+        rule = find_rule(function)
+        if rule is not None and not getattr(rule, "differentiable", False):
             raise ModelError(
                 f"the rule {getattr(rule, '__name__', rule)!r} of the operation {name_of(function)!r} is not known to be "
                 "differentiable; write it with call.hold and call.damp, and register it by "
                 "operation_rule(…, differentiable=True)"
             )
-        return partial(run_rule, rule)
+        return rule
 
     def hold(self, x: Tensor) -> Tensor:
         return self.damp(x, 0)

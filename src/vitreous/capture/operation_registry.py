@@ -153,12 +153,13 @@ built_in_rule = partial(operation_rule, differentiable=True)
 TENSOR_ATTRIBUTES = frozenset(["T", "mT", "H", "mH", "data"])  # other attributes of a tensor are no tensors
 
 
-def keeps_role(function: Callable[..., Any]) -> bool:
-    """Whether what a function returns has the role of its first argument."""
+def find_rule(function: Callable[..., Any]) -> Rule | None:
+    """The rule of a torch function, or of reading an attribute of a tensor; None if it has none."""
     name = name_of(function)
     if name == "__get__":
-        return getattr(getattr(function, "__self__", None), "__name__", "") in TENSOR_ATTRIBUTES
-    return name in ROLE_PRESERVING
+        attribute = getattr(getattr(function, "__self__", None), "__name__", "")
+        return keep_role if attribute in TENSOR_ATTRIBUTES else None
+    return RULES.get(name)
 
 
 def without_parameters(value: Any) -> Any:
@@ -191,6 +192,20 @@ def give_role(value: Tensor, role: Role | None, source: Tensor | None = None) ->
     return value
 
 
+@built_in_rule(
+    "__getitem__", "bfloat16", "chunk", "clone", "contiguous", "double", "dropout", "expand", "expand_as", "flatten",
+    "float", "half", "movedim", "narrow", "permute", "repeat", "repeat_interleave", "reshape", "roll", "select",
+    "split", "squeeze", "swapaxes", "to", "transpose", "type", "type_as", "unbind", "unflatten", "unsqueeze", "view",
+    "view_as", "masked_fill_",
+)  # fmt: skip
+def keep_role(call: Call) -> Any:
+    """The function as the model called it; what it returns has the role of its first argument."""
+    output = call.function(*call.args, **call.kwargs)
+    if call.args and role_of(call.args[0]) is not None:
+        pass_role(call.args[0], output)
+    return output
+
+
 def pass_role(source: Any, outputs: Any) -> None:
     role = role_of(source[0] if isinstance(source, list | tuple) and source else source)
     if role is None:
@@ -198,11 +213,3 @@ def pass_role(source: Any, outputs: Any) -> None:
     for output in outputs if isinstance(outputs, tuple | list) else (outputs,):
         if isinstance(output, Tensor):
             give_role(output, role)
-
-
-ROLE_PRESERVING = frozenset([
-    "__getitem__", "bfloat16", "chunk", "clone", "contiguous", "double", "dropout", "expand", "expand_as", "flatten",
-    "float", "half", "movedim", "narrow", "permute", "repeat", "repeat_interleave", "reshape", "roll", "select",
-    "split", "squeeze", "swapaxes", "to", "transpose", "type", "type_as", "unbind", "unflatten", "unsqueeze", "view",
-    "view_as", "masked_fill_",
-])  # fmt: skip

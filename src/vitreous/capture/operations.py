@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -39,65 +38,18 @@ from vitreous.capture import affine_rules, attention_rules, gate_rules  # noqa: 
 from vitreous.capture.backward_functions import damp
 from vitreous.capture.linearise import Linearisation
 from vitreous.capture.operation_registry import (
-    RULES,
     Added,
     Call,
     Rule,
-    keeps_role,
+    find_rule,
     name_of,
     operation_rule,
-    pass_role,
     without_parameters,
 )
 from vitreous.core.errors import SpecError
 from vitreous.models.eval_mode import parts
 
 __all__ = ["Added", "LinearisedForward", "operation_rule"]
-
-
-Handler = Callable[["LinearisedForward", Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-
-
-def run(mode: LinearisedForward, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The function as the model called it."""
-    return function(*args, **kwargs)
-
-
-def run_rule(
-    rule: Rule, mode: LinearisedForward, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    return rule(Call(function, args, kwargs, mode))
-
-
-def run_and_pass_role(
-    mode: LinearisedForward, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """The function as the model called it; what it returns has the role of its first argument."""
-    output = function(*args, **kwargs)
-    if args and getattr(args[0], "_vitreous_role", None) is not None:
-        pass_role(args[0], output)
-    return output
-
-
-def run_sum(
-    mode: LinearisedForward, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """A sum or selection where constants are not recorded: only roles matter."""
-    output = function(*args, **kwargs)
-    for value in args[:2]:
-        first = value[0] if type(value) in (list, tuple) and value else value
-        if getattr(first, "_vitreous_role", None) is not None:
-            affine_rules.assign_role(Call(function, args, kwargs, mode), output)
-            break
-    return output
-
-
-# Handlers of rules that only record constants and roles, for passes that record no constants.
-WITHOUT_CONSTANTS: dict[Rule, Handler] = {
-    affine_rules.linear: run,
-    affine_rules.convolution: run,
-    affine_rules.affine: run_sum,
-}
 
 
 class LinearisedForward(TorchFunctionMode):
@@ -134,7 +86,7 @@ class LinearisedForward(TorchFunctionMode):
         self.record_constants = record_constants
         self.copy_recorded = copy_recorded
         self.added: list[Added] = []
-        self.handlers: dict[Callable[..., Any], Handler | None] = {}
+        self.rules: dict[Callable[..., Any], Rule | None] = {}  # by torch function, once it was called
         self.detaches_parameters = True  # False if it is known that no parameter requires gradients
 
     def __torch_function__(
@@ -146,27 +98,24 @@ class LinearisedForward(TorchFunctionMode):
             own_args = tuple(map(without_parameters, args)) if self.detaches_parameters else args
             return func(*own_args, **kwargs) if kwargs else func(*own_args)
         try:
-            handler = self.handlers[func]
+            rule = self.rules[func]
         except KeyError:
-            handler = self.handlers[func] = self.handler_of(func)
-        if handler is None:
+            rule = self.rules[func] = self.rule_of(func)
+        if rule is None:
             return func(*args, **kwargs) if kwargs else func(*args)
         if self.detaches_parameters:
             # parameters that require gradients would look like tensors that depend on the input
             args = tuple(map(without_parameters, args))
             kwargs = {key: without_parameters(value) for key, value in kwargs.items()} if kwargs else kwargs
-        return handler(self, func, args, kwargs or {})
+        return rule(Call(func, args, kwargs or {}, self))
 
-    def handler_of(self, function: Callable[..., Any]) -> Handler | None:
-        """Function that handles the calls of a torch function; None if it is only called."""
-        rule = RULES.get(name_of(function))
-        if rule is not None:
-            quick = None if self.record_constants else WITHOUT_CONSTANTS.get(rule)
-            return partial(run_rule, rule) if quick is None else quick
-        if keeps_role(function):
-            return run_and_pass_role
+    def rule_of(self, function: Callable[..., Any]) -> Rule | None:
+        """Rule for the calls of a torch function; None if it is only called, with parameters as they are."""
+        rule = find_rule(function)
+        if rule in (affine_rules.linear, affine_rules.convolution) and not self.record_constants:
+            rule = None  # they only record the bias
         is_attribute = name_of(function) == "__get__"
-        return run if self.detaches_parameters and not is_attribute else None
+        return Call.run if rule is None and self.detaches_parameters and not is_attribute else rule
 
     def hold(self, x: Tensor) -> Tensor:
         """The tensor as a constant of the backward pass."""

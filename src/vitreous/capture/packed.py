@@ -44,9 +44,9 @@ def outputs_of_subsets(
     room
         Number of tokens to run at once.
     read
-        Reduces the logits of each piece, given the row of each, so that not all logits are in memory.
+        Reduces the logits of each piece, given the number of each subset, so that not all logits are in memory.
     """
-    sizes, flat, subsets = Sizes.of(keep), keep.flatten(0, 1), keep.shape[1]
+    sizes, flat = Sizes.of(keep), keep.flatten(0, 1)
     several, prefix = len(flat) // len(tokens), layout.prefix
 
     def run_piece(piece: slice) -> Logits:
@@ -58,8 +58,7 @@ def outputs_of_subsets(
         )
         return run_packed(vit, tokens.flatten(0, 1)[at][None], layout, indices)
 
-    reduce = None if read is None else lambda logits, index: read(logits, index // subsets)
-    return run_in_pieces(run_piece, sizes.order, sizes.that_fit(room, prefix), reduce).unflatten(0, keep.shape[:2])
+    return run_in_pieces(run_piece, sizes.order, sizes.that_fit(room, prefix), read).unflatten(0, keep.shape[:2])
 
 
 def run_packed(vit: ViT, tokens: Packed, layout: Layout, indices: Sequence[Index]) -> Logits:

@@ -11,7 +11,7 @@ from torch import Tensor
 from vitreous.models.tensor_types import Images, Logits
 
 Index = Int[Tensor, " k"]
-LogitReader = Callable[[Logits, Index], Tensor]  # reduces logits [m c] to [m …], given the row of each
+LogitReader = Callable[[Logits, Index], Tensor]  # reduces logits [m c] to [m …], given the index of each input
 
 
 @dataclass(frozen=True, slots=True)

@@ -337,7 +337,7 @@ class Probe(NetworkProbe):
         Tensor
             Scores [r s].
         """
-        return per_row(self._masked(keep, self._reader(len(keep))))
+        return per_row(self._masked(keep, self._reader(*keep.shape[:2])))
 
     def run_model(self, images: Images) -> Logits:
         """Return the model's logits for images of the same size as the probe's.
