@@ -16,7 +16,20 @@ import torch
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOW = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
-SHIPPED = {".toml", ".py", ".pyi", ".typed", ".json", ".html", ".jinja", ".css", ".mplstyle", ".js", ".svg", ".safetensors"}
+SHIPPED = {
+    ".toml",
+    ".py",
+    ".pyi",
+    ".typed",
+    ".json",
+    ".html",
+    ".jinja",
+    ".css",
+    ".mplstyle",
+    ".js",
+    ".svg",
+    ".safetensors",
+}
 
 
 def lower_bounds() -> dict[str, str]:
