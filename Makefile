@@ -47,6 +47,7 @@ pages: $(VENV)/.dev
 	$(BIN)/python -m vitreous.catalogue
 	$(BIN)/python docs/atlas.py --missing
 	$(BIN)/python docs/metrics_page.py
+	$(BIN)/python docs/datasets_page.py
 	$(BIN)/python docs/cli_page.py
 	$(BIN)/python docs/precision_page.py
 

@@ -23,7 +23,7 @@ from vitreous.models.outputs import check_declared, checked_names, with_outputs
 from vitreous.models.transforms import as_preprocess
 from vitreous.models.vit import ViT
 
-# Handshake result per module, with the module's structure at that time (checked before reuse).
+# Result of the adapter check per module, with the module's structure at that time (checked before reuse).
 WRAPPED: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], Agreement]] = WeakKeyDictionary()
 
 

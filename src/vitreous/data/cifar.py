@@ -72,7 +72,17 @@ def text(value: Any) -> str:
 
 @reader("cifar10", recognises=contains("cifar-10-batches-py", "test_batch", "data_batch_1"))
 def cifar10(place: str | Path, split: Literal["test", "train"] = "test") -> Album:
-    """CIFAR-10.
+    """CIFAR-10, the Python version; its pickles are read without executing code.
+
+    ```text
+    cifar10:/data/cifar10
+    cifar10:/data/cifar10?split=test
+    ```
+
+    ```text
+    /data/cifar10/cifar-10-batches-py/test_batch
+    /data/cifar10/cifar-10-batches-py/batches.meta
+    ```
 
     Parameters
     ----------
@@ -93,7 +103,16 @@ def cifar10(place: str | Path, split: Literal["test", "train"] = "test") -> Albu
     ),
 )
 def cifar100(place: str | Path, split: Literal["test", "train"] = "test", coarse: bool = False) -> Album:
-    """CIFAR-100.
+    """CIFAR-100, the Python version; its pickles are read without executing code.
+
+    ```text
+    cifar100:/data/cifar100?split=test
+    ```
+
+    ```text
+    /data/cifar100/cifar-100-python/test
+    /data/cifar100/cifar-100-python/meta
+    ```
 
     Parameters
     ----------

@@ -86,7 +86,19 @@ def coco(
     cover: float | int = 0.0,
     annotations: str | Path | None = None,
 ) -> Album:
-    """COCO; with one or two named classes, the images in which all of them are.
+    """COCO with boxes and masks; with one or two named classes, the images in which all of them are.
+
+    Masks are polygons or run lengths.
+
+    ```text
+    coco:/data/coco
+    coco:/data/coco?split=val2017&classes=zebra,elephant&labels=imagenet
+    ```
+
+    ```text
+    /data/coco/annotations/instances_val2017.json
+    /data/coco/val2017/000000000001.jpg
+    ```
 
     Parameters
     ----------

@@ -24,8 +24,21 @@ ASIDE = ("masks", "trimaps", "annotations")
 def folder(place: str | Path, ignore: int | None = None, labels: str | None = "auto") -> Album:
     """All images of a folder, with annotations if there are any.
 
-    labels.csv has the columns file and label (or imagenet_label, wnid); boxes.csv has file, x0, y0, x1, y1 and
-    optionally label (or wnid), width and height; masks/<name>.png has 0 for background and other values for the object.
+    `labels.csv` has the columns `file` and `label` (or `imagenet_label`, `wnid`); `boxes.csv` has `file`, `x0`, `y0`, `x1`,
+    `y1` and optionally `label` (or `wnid`), `width` and `height`; `masks/NAME.png` has 0 for background and other values
+    for the object.
+
+    ```text
+    folder:/data/folder
+    folder:/data/folder?ignore=255
+    ```
+
+    ```text
+    /data/folder/images/one.png
+    /data/folder/masks/one.png
+    /data/folder/labels.csv
+    /data/folder/boxes.csv
+    ```
 
     Parameters
     ----------

@@ -26,6 +26,15 @@ def hf(
 ) -> Album:
     """Dataset of the Hugging Face hub, or a folder written by `save_to_disk`.
 
+    ```text
+    hf:/data/hf
+    ```
+
+    ```text
+    /data/hf/dataset_info.json
+    /data/hf/state.json
+    ```
+
     Parameters
     ----------
     place

@@ -51,6 +51,25 @@ def imagenet_val(
 ) -> Album:
     """ImageNet's validation images with their class and, if available, the boxes of that class.
 
+    There is one folder per class, or one folder of images with a label file:
+    `ILSVRC2012_validation_ground_truth_caffe.txt`, `val.txt`, Kaggle's `LOC_val_solution.csv` (with boxes), or the
+    devkit's `ILSVRC2012_validation_ground_truth.txt` with `meta.mat`, since its ids are in another order. Indices of a
+    `subset` list count in the order of class folders and file names, as in torchvision.
+
+    ```text
+    imagenet-val:/data/imagenet-val
+    imagenet-val:/data/imagenet-val?boxes=/data/imagenet-val/bbox/val
+    imagenet-val:/data/imagenet-flat
+    imagenet-val:/data/imagenet-flat?labels=/data/imagenet-flat/val.txt&ids=caffe
+    ```
+
+    ```text
+    /data/imagenet-val/val/n01440764/ILSVRC2012_val_00000001.JPEG
+    /data/imagenet-val/bbox/val/ILSVRC2012_val_00000001.xml
+    /data/imagenet-flat/val/ILSVRC2012_val_00000001.JPEG
+    /data/imagenet-flat/val.txt
+    ```
+
     Parameters
     ----------
     place

@@ -37,7 +37,20 @@ def imagenet_s(
     ignored: Literal["background", "exclude"] = "background",
     categories: str | Path | None = None,
 ) -> Album:
-    """ImageNet-S; the label of an image is the class that covers most of the model input.
+    """ImageNet-S: a class for every pixel; the label of an image is the class that covers most of the model input.
+
+    The class of a pixel is R + 256·G of the mask.
+
+    ```text
+    imagenet-s:/data/imagenet-s
+    imagenet-s:/data/imagenet-s?split=validation&cover=0.05&ignored=exclude
+    ```
+
+    ```text
+    /data/imagenet-s/ImageNetS_categories_im919.txt
+    /data/imagenet-s/validation/n01440764/ILSVRC2012_val_00000001.JPEG
+    /data/imagenet-s/validation-segmentation/n01440764/ILSVRC2012_val_00000001.png
+    ```
 
     Parameters
     ----------

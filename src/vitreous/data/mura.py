@@ -23,7 +23,19 @@ STUDY = re.compile(r"study\d+_(positive|negative)")
     recognises=contains("MURA-v1.1", "valid_image_paths.csv", "train_image_paths.csv", "valid/XR_*", "train/XR_*"),
 )
 def mura(place: str | Path, split: Literal["valid", "train"] = "valid", body: str | None = None) -> Album:
-    """MURA, in the order of its image list.
+    """MURA 1.1, in the order of its image list; class 1 is abnormal.
+
+    Without the list of paths, the folders are read.
+
+    ```text
+    mura:/data/mura?split=train
+    mura:/data/mura?split=train&body=wrist
+    ```
+
+    ```text
+    /data/mura/MURA-v1.1/train_image_paths.csv
+    /data/mura/MURA-v1.1/train/XR_WRIST/patient00000/study1_positive/image1.png
+    ```
 
     Parameters
     ----------

@@ -175,7 +175,19 @@ def decode_record(key: str, data: bytes, label: int) -> Sample:
 
 @reader("parquet", recognises=lambda path: path.suffix == ".parquet" or contains("*.parquet")(path))
 def parquet(place: str | Path, image: str | None = None, label: str | None = None, key: str | None = None) -> Album:
-    """Images of Parquet files.
+    """Images of Parquet files, in a column of encoded images.
+
+    Images are bytes, or `{bytes, path}` as Hugging Face writes them.
+
+    ```text
+    parquet:/data/parquet
+    parquet:/data/parquet/part-0.parquet?label=label
+    ```
+
+    ```text
+    /data/parquet/part-0.parquet
+    /data/parquet/part-1.parquet
+    ```
 
     Parameters
     ----------

@@ -33,7 +33,19 @@ def pets(
     labels: Literal["breed", "imagenet"] | None = None,
     border: Literal["ignore", "object", "background"] = "ignore",
 ) -> Album:
-    """Oxford-IIIT Pet, in its original layout or with labels.csv and trimaps/.
+    """Oxford-IIIT Pet with trimaps, in its original layout or with labels.csv and trimaps/.
+
+    ```text
+    pets:/data/pets
+    pets:/data/pets?split=test&labels=imagenet&border=background
+    ```
+
+    ```text
+    /data/pets/images/pug_1.jpg
+    /data/pets/annotations/list.txt
+    /data/pets/annotations/test.txt
+    /data/pets/annotations/trimaps/pug_1.png
+    ```
 
     Parameters
     ----------

@@ -23,7 +23,12 @@ def scenes(
     label: int | str | None = None,
     mark: str | None = None,
 ) -> Album:
-    """Generated scenes.
+    """Generated scenes, whose evidence is known; no files.
+
+    ```text
+    scenes:single
+    scenes:pair?count=20&seed=1&mask=evidence
+    ```
 
     Parameters
     ----------

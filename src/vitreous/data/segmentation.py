@@ -20,7 +20,18 @@ LAYOUT = "gtsegs_ijcv.mat (MATLAB 7.3) with references to images in /value/img a
 
 @reader("imagenet-seg", recognises=lambda path: path.suffix == ".mat")
 def imagenet_seg(place: str | Path) -> Album:
-    """ImageNet-Segmentation. Images have masks but no class, so the class that the model predicts is explained."""
+    """ImageNet-Segmentation. Images have masks but no class, so the class that the model predicts is explained.
+
+    Images and outlines are in one MATLAB 7.3 file.
+
+    ```text
+    imagenet-seg:/data/imagenet-seg/gtsegs_ijcv.mat
+    ```
+
+    ```text
+    /data/imagenet-seg/gtsegs_ijcv.mat
+    ```
+    """
     path = expand_path(place)
     if not path.is_file():
         raise DataError(f"there is no file at '{path}'; expected {LAYOUT}")

@@ -50,6 +50,16 @@ def is_shards(path: Path) -> bool:
 def wds(place: str | Path, ignore: int | None = None) -> Album:
     """All images of WebDataset shards.
 
+    ```text
+    wds:/data/wds/shard-{000..001}.tar
+    wds:/data/wds
+    ```
+
+    ```text
+    /data/wds/shard-000.tar
+    /data/wds/shard-001.tar
+    ```
+
     Parameters
     ----------
     place
