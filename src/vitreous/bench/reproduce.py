@@ -246,8 +246,10 @@ def drop_unused(data: Mapping[str, str], selected: Reproduction) -> dict[str, st
     One command line can so serve all plans of a paper.
     """
     paper = selected.name.partition(":")[0]
-    known = {key for name, entry in list_reproductions().items() if name.startswith(f"{paper}:") for key in entry.data}
-    unused = [key for key in data if key in known and key not in selected.data]
+    of_paper = {
+        key for name, entry in list_reproductions().items() if name.startswith(f"{paper}:") for key in entry.data
+    }
+    unused = [key for key in data if key in of_paper and key not in selected.data]
     if unused:
         warnings.warn(f"{selected.name} does not use {', '.join(unused)}", Caveat, stacklevel=3)
     return {key: path for key, path in data.items() if key not in unused}

@@ -439,9 +439,9 @@ class MetricScores:
     @cached_property
     def _levels(self) -> bytes:
         """Levels of the curve that most rows have, as bytes; empty if the metric has no curve."""
-        known = [*self.section.files.levels]
+        levels = [*self.section.files.levels]
         counts = Counter(self.load("curves")[0]["levels_at"].to_numpy().tolist())
-        return next((known[at] for at, _ in counts.most_common() if known[at]), b"")
+        return next((levels[at] for at, _ in counts.most_common() if levels[at]), b"")
 
     @property
     def levels(self) -> tuple[float, ...]:

@@ -66,12 +66,14 @@ def compare_with_model(vit: ViT, seed: int = 0) -> Agreement:
         )
 
     with unexpected_errors_as(not_run), torch.no_grad(), evaluating(vit.module):
-        own, ours = vit.forward(images), adapter_logits(vit, images)
-    if own.shape != ours.shape:
-        raise NotAdaptedError(f"{vit.name!r} answers with shape {tuple(own.shape)}, its parts with {tuple(ours.shape)}")
-    if not own.isfinite().all():
+        of_model, of_parts = vit.forward(images), adapter_logits(vit, images)
+    if of_model.shape != of_parts.shape:
+        raise NotAdaptedError(
+            f"{vit.name!r} answers with shape {tuple(of_model.shape)}, its parts with {tuple(of_parts.shape)}"
+        )
+    if not of_model.isfinite().all():
         raise ModelError(f"{vit.name!r} gives logits that are not finite on a random image; are its weights loaded?")
-    gap = ((own - ours).abs().max() / own.abs().max().clamp(min=1e-6)).item()
+    gap = ((of_model - of_parts).abs().max() / of_model.abs().max().clamp(min=1e-6)).item()
     if not gap <= TOLERANCE.get(vit.dtype, 1e-3):
         raise NotAdaptedError(
             f"{vit.name!r} and its parts as Vitreous sees them disagree by {gap:.2g} of the largest logit, "

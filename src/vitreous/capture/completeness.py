@@ -105,10 +105,10 @@ def check_completeness(model: Network, image: Images, call: Callable[[Images], A
     )
 
 
-def refuse_other_values(model: Network, own: Any, ours: Any) -> None:
-    """Raise `ModelError` if a forward under our rules gives other outputs than the model's own."""
+def refuse_other_values(model: Network, output: Any, followed: Any) -> None:
+    """Raise `ModelError` if a forward under the backward rules gives another output than the model's own."""
     tolerance = LARGEST_MISSING.get(model.dtype, 1e-3)
-    for expected, tensor in zip(tensors_of(own), tensors_of(ours), strict=False):
+    for expected, tensor in zip(tensors_of(output), tensors_of(followed), strict=False):
         scale = expected.nan_to_num().abs().max().clamp(min=1e-30) if expected.numel() else 1
         if tensor.shape != expected.shape or bool((tensor - expected).nan_to_num().abs().max() > tolerance * scale):
             raise ModelError(

@@ -36,10 +36,10 @@ def average_precision(scores: Scores, inside: Weights, counted: Weights) -> PerR
 def outranking(scores: Scores, own: Weights, rival: Weights) -> PerRow:
     """Probability that an entry of `own` scores above one of `rival`, ties counting ½; NaN if either is empty."""
     place = rank_distinct(scores)
-    mine, theirs = sum_by_rank(place, own), sum_by_rank(place, rival)
-    total = theirs.sum(-1, keepdim=True)
-    beaten = total - theirs.cumsum(-1) + theirs / 2
-    return (mine * beaten).sum(-1) / (mine.sum(-1) * total[:, 0])
+    own_mass, rival_mass = sum_by_rank(place, own), sum_by_rank(place, rival)
+    rival_total = rival_mass.sum(-1, keepdim=True)
+    beaten = rival_total - rival_mass.cumsum(-1) + rival_mass / 2
+    return (own_mass * beaten).sum(-1) / (own_mass.sum(-1) * rival_total[:, 0])
 
 
 def midranks(scores: Scores) -> Float[Tensor, "r n"]:

@@ -205,11 +205,11 @@ def class_discrimination(
         raise ShapeError(f"objects are {list(objects.shape)} and rivals {list(rivals.shape)}; they must be of one size")
     own, other = frame_map(attribution, objects, interpolation), frame_map(attribution, rivals, interpolation)
     counted = own.counted & other.counted & ~(own.inside & other.inside)
-    mine, theirs = (own.inside & counted).flatten(1), (other.inside & counted).flatten(1)
+    own_pixels, rival_pixels = (own.inside & counted).flatten(1), (other.inside & counted).flatten(1)
     if by == "rank":
-        shares = outranking(own.scores, mine, theirs)
+        shares = outranking(own.scores, own_pixels, rival_pixels)
     else:
         mass = own.scores.clamp(min=0)
-        a, b = ((mass * side).sum(-1) / side.sum(-1) for side in (mine, theirs))
+        a, b = ((mass * side).sum(-1) / side.sum(-1) for side in (own_pixels, rival_pixels))
         shares = a / (a + b)
-    return shares.where(own.has_scores & mine.any(-1) & theirs.any(-1), torch.nan)
+    return shares.where(own.has_scores & own_pixels.any(-1) & rival_pixels.any(-1), torch.nan)
