@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from timm.models.vision_transformer import VisionTransformer
 
 import vitreous
+from tests.arrays import read_arrays
 from tests.methods.shared_pass import SharedPassProbe
 from vitreous.capture.probe import Probe
 
@@ -178,7 +179,7 @@ def probe_parts(root: Path, name: str, weights: Path):
     info = json.loads((root / "models.json").read_text())[name]
     model = VisionTransformer(**info["timm_kwargs"])
     model.load_state_dict(load_file(weights))
-    inputs = np.load(root / "inputs" / f"{name}.npz")
+    inputs = read_arrays(root / "inputs" / f"{name}.npz")
     targets = {which: torch.from_numpy(inputs[which]).long() for which in ("top", "other")}
     return vitreous.wrap(model.double().eval()), torch.from_numpy(inputs["x"]).double(), targets, inputs["logits"]
 
@@ -194,8 +195,8 @@ class Golden:
     def entry(self, file: str) -> dict | None:
         return index(self.root).get((self.name, file))
 
-    def arrays(self, file: str):
-        return np.load(self.root / self.entry(file)["file"])
+    def arrays(self, file: str) -> dict[str, np.ndarray]:
+        return read_arrays(self.root / self.entry(file)["file"])
 
     @property
     def targets_compared(self) -> Iterator[tuple[str, ...]]:

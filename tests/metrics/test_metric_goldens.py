@@ -38,11 +38,6 @@ def probe_of(golden: Golden, count: int, dtype: torch.dtype = torch.float64) -> 
     return Probe(vit, golden.images[:count], golden.targets["top"][:count])
 
 
-def arrays(golden: Golden, file: str) -> dict[str, np.ndarray]:
-    with golden.arrays(file) as stored:
-        return dict(stored)
-
-
 def agrees(golden: Golden, file: str, found: torch.Tensor | np.ndarray, reference: np.ndarray) -> None:
     tolerance = golden.entry(file)["tolerance"]
     found = np.asarray(found, dtype=np.float64)
@@ -55,11 +50,11 @@ def agrees(golden: Golden, file: str, found: torch.Tensor | np.ndarray, referenc
 def pixel_map(golden: Golden, name: str, count: int) -> torch.Tensor:
     """The map of the reference, enlarged, stretched to [0, 1], and with the ramp that leaves no ties."""
     if name == "ixg_plus":
-        patches = arrays(golden, "skipplus_1d_ng")["ixg_plus__top"]
+        patches = golden.arrays("skipplus_1d_ng")["ixg_plus__top"]
     elif golden.name == "tiny_reg":
-        patches = arrays(golden, "genatt_matrix")["top"][:, golden.prefix :, golden.prefix :].mean(1)
+        patches = golden.arrays("genatt_matrix")["top"][:, golden.prefix :, golden.prefix :].mean(1)
     else:
-        patches = arrays(golden, "genatt")["top"]
+        patches = golden.arrays("genatt")["top"]
     layout = golden.vit.layout(golden.vit.size)
     patches = torch.from_numpy(patches[:count]).double().unflatten(1, layout.grid)
     pixels = F.interpolate(patches[:, None], layout.size, mode="bilinear", align_corners=False)[:, 0]
@@ -77,11 +72,11 @@ def attribution_of(golden: Golden, probe: Probe, pixels: torch.Tensor) -> Attrib
 @pytest.mark.parametrize("name", TOKEN_MAPS)
 def test_token_masking_is_reproduced(golden, name):
     file, key = TOKEN_MAPS[name]
-    reference = arrays(golden, "metric_token_masking")
+    reference = golden.arrays("metric_token_masking")
     count = reference[f"{name}_nratio_prob_target"].shape[1]
     probe = probe_of(golden, count)
     labels = golden.targets["top"][:count]
-    maps = torch.from_numpy(arrays(golden, file)[key][:count]).double()
+    maps = torch.from_numpy(golden.arrays(file)[key][:count]).double()
     attribution = Attribution(maps, probe.layout, probe.targets, "given")
     memo: dict = {}
 
@@ -115,7 +110,7 @@ def test_token_masking_is_reproduced(golden, name):
 )
 def test_insertion_and_deletion_of_tis_are_reproduced(golden, name):
     file = "metric_tis_insertion_deletion"
-    reference = arrays(golden, file)
+    reference = golden.arrays(file)
     keys = [key for key in reference if key.startswith(f"{name}_") and not key.endswith("_order")]
     count, steps = reference[keys[0]].shape
     every = 1
@@ -155,7 +150,7 @@ def with_noise(golden, probe, attribution, verb, steps, reference) -> torch.Tens
 def test_the_order_of_pixels_is_as_published(golden):
     from vitreous.metrics.order import pixel_ranks
 
-    reference = arrays(golden, "metric_tis_insertion_deletion")["genatt_order"].astype(np.int64)
+    reference = golden.arrays("metric_tis_insertion_deletion")["genatt_order"].astype(np.int64)
     probe = probe_of(golden, len(reference))
     ranks = pixel_ranks(attribution_of(golden, probe, pixel_map(golden, "genatt", len(reference))), probe)
 
@@ -169,7 +164,7 @@ def test_the_order_of_pixels_is_as_published(golden):
 @pytest.mark.parametrize("name", ["genatt", "ixg_plus"])
 def test_insertion_and_deletion_of_rise_are_reproduced(golden, name):
     file = "metric_rise_causal"
-    reference = arrays(golden, file)
+    reference = golden.arrays(file)
     if f"{name}_deletion" not in reference:
         pytest.skip(f"no {name} for {golden.name}")
     count, points = reference[f"{name}_deletion"].shape
@@ -186,7 +181,7 @@ def test_insertion_and_deletion_of_rise_are_reproduced(golden, name):
 @pytest.mark.parametrize("name", ["genatt", "ixg_plus"])
 def test_perturbation_of_chefer_is_reproduced(golden, name):
     file = "metric_chefer_perturbation"
-    reference = arrays(golden, file)
+    reference = golden.arrays(file)
     if f"{name}_pos_perturbations_hits" not in reference:
         pytest.skip(f"no {name} for {golden.name}")
     levels, count = reference[f"{name}_pos_perturbations_hits"].shape

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.methods.test_goldens import Golden, golden
-from tests.metrics.test_metric_goldens import TOKEN_MAPS, agrees, arrays, pixel_map, probe_of
+from tests.metrics.test_metric_goldens import TOKEN_MAPS, agrees, pixel_map, probe_of
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
@@ -22,14 +22,14 @@ __all__ = ["golden"]  # the fixture serves here too
 
 def map_of(golden: Golden, name: str, probe: Probe) -> Attribution:
     file, key = TOKEN_MAPS[name]
-    patches = torch.from_numpy(arrays(golden, file)[key][: probe.rows]).double()
+    patches = torch.from_numpy(golden.arrays(file)[key][: probe.rows]).double()
     return Attribution(patches=patches, layout=probe.layout, targets=probe.targets, method=name, signed=True)
 
 
 def stored(golden: Golden, file: str) -> dict[str, np.ndarray]:
     if golden.entry(file) is None:
         pytest.skip(f"no {file} for {golden.name}")
-    return arrays(golden, file)
+    return golden.arrays(file)
 
 
 @pytest.mark.parametrize("name", TOKEN_MAPS)

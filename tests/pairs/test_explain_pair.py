@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import vitreous
+from tests.arrays import read_arrays
 from vitreous.capture.linearise import LINEARISATIONS
 from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.trace import backward, share, trace
@@ -33,11 +34,11 @@ def stored(request, goldens):
     model = VisionTransformer(**information["timm_kwargs"])
     model.load_state_dict(load_file(goldens / information["weights"]))
     model.head = nn.Identity()
-    images = torch.from_numpy(np.load(goldens / "inputs" / f"{request.param}.npz")["x"]).double()
+    images = torch.from_numpy(read_arrays(goldens / "inputs" / f"{request.param}.npz")["x"]).double()
 
     def arrays(name: str):
         path = goldens / "outputs" / request.param / f"{name}.npz"
-        return dict(np.load(path)) if path.exists() else pytest.skip(f"no {name} of {request.param}")
+        return read_arrays(path) if path.exists() else pytest.skip(f"no {name} of {request.param}")
 
     return model.double().eval(), images, arrays
 
@@ -430,7 +431,7 @@ def test_pages_and_figures_show_both_sides(clip, image, tmp_path):
     assert "http" not in page.replace("http-equiv", "")
     assert len(figure.axes) == 2
     assert len(figure.findobj(lambda artist: type(artist).__name__ == "ConnectionPatch")) <= 3
-    arrays = np.load(pair.save(tmp_path / "pair.npz"))
+    arrays = read_arrays(pair.save(tmp_path / "pair.npz"))
     np.testing.assert_allclose(arrays["full"].sum(), pair.similarity, rtol=1e-9)
     with pytest.raises(ShapeError, match=r"\.html"):
         pair.save(tmp_path / "pair.pdf")

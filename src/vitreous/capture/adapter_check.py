@@ -80,11 +80,11 @@ def compare_with_model(vit: ViT, seed: int = 0) -> Agreement:
             "so any map of it would be wrong; is its forward overridden, or are hooks attached that change values?"
         )
     affine = affine_head(vit, generator)
-    if not affine and bool(((own >= 0) & (own <= 1)).all()):
+    if not affine and bool(((of_model >= 0) & (of_model <= 1)).all()):
         raise ModelError(
             f"{vit.name!r} seems to answer with probabilities; give it without its last sigmoid or softmax, so that it answers with logits"
         )
-    return Agreement(gap, own.shape[-1], affine)
+    return Agreement(gap, of_model.shape[-1], affine)
 
 
 @torch.no_grad()
