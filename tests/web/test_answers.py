@@ -297,6 +297,23 @@ def test_the_evidence_is_outlined_for_scenes(client, scene):
     assert len(client.get("/api/image", params=moved).json()["known"]) == 2
 
 
+def test_drawings_are_kept_by_image_model_and_class(client):
+    names = ("pair-1-6", "single-1-4", "pair-1-6")
+    first, other, again = (client.get("/api/thumbnail", params={"image": name}) for name in names)
+    assert first.status_code == other.status_code == 200
+    assert first.content == again.content != other.content
+
+    moved = vitreous.scenes.draw("shortcut", seed=1, index=1, mark="moved")
+    subject = {"image": "shortcut-1-1-moved", "target": moved.mark}
+    outline = client.get("/api/evidence", params={**subject, "model": "scenes-biased"})
+    assert outline.status_code == 200
+    assert client.get("/api/evidence", params={**subject, "model": "scenes"}).status_code == 404
+    for change in ({"target": moved.objects[0].label}, {"image": "pair-1-6"}):  # which has an object of the stamp's class
+        answer = client.get("/api/evidence", params={**subject, "model": "scenes-biased", **change})
+        assert answer.status_code == 200
+        assert answer.content != outline.content
+
+
 def test_the_page_receives_models_methods_colours_and_limits(client):
     about = client.get("/api/about").json()
 
