@@ -375,3 +375,27 @@ def test_text_encoders_are_not_among_the_blocks():
     )
 
     assert [block.name for block in blocks] == ["vision_model.encoder.layers.0", "vision_model.encoder.layers.1"]
+
+
+class CalledTwice(nn.Module):
+    """One block for the tokens before and after pooling."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 4, 4)
+        self.blocks = nn.ModuleList([nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))])
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        fine = self.stem(images).flatten(2).mT
+        fine = fine + self.blocks[0](fine)
+        coarse = nn.functional.avg_pool2d(fine.mT.unflatten(2, (8, 8)), 2).flatten(2).mT
+        return self.head((coarse + self.blocks[0](coarse)).mean(1))
+
+
+def test_every_call_of_a_block_has_its_own_grid():
+    module = randomise(CalledTwice()).double().eval()
+
+    blocks = find_blocks(module, module, images(32, 1))
+
+    assert [(block.name, block.tokens.grid) for block in blocks] == [("blocks.0", (8, 8)), ("blocks.0", (4, 4))]
