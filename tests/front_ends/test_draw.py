@@ -417,7 +417,7 @@ PLAIN_BACKEND = """
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 class FigureCanvas(FigureCanvasAgg):
-    def print_png(self, file, *, dpi, facecolor, edgecolor, orientation, bbox_inches_restore=None):
+    def print_png(self, file, dpi=None, facecolor=None, edgecolor=None, orientation=None, bbox_inches_restore=None):
         super().print_png(file)
 """
 
