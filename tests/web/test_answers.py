@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from base64 import b64decode
 from dataclasses import replace
 from hashlib import sha256
 from io import BytesIO
+from typing import NoReturn
 from zipfile import ZipFile
 
 import numpy as np
@@ -308,7 +310,10 @@ def test_drawings_are_kept_by_image_model_and_class(client):
     outline = client.get("/api/evidence", params={**subject, "model": "scenes-biased"})
     assert outline.status_code == 200
     assert client.get("/api/evidence", params={**subject, "model": "scenes"}).status_code == 404
-    for change in ({"target": moved.objects[0].label}, {"image": "pair-1-6"}):  # which has an object of the stamp's class
+    for change in (
+        {"target": moved.objects[0].label},
+        {"image": "pair-1-6"},
+    ):  # which has an object of the stamp's class
         answer = client.get("/api/evidence", params={**subject, "model": "scenes-biased", **change})
         assert answer.status_code == 200
         assert answer.content != outline.content
@@ -335,3 +340,22 @@ def test_answers_have_no_nan(client, monkeypatch):
 
     assert round_numbers(torch.tensor([1.0, torch.nan, torch.inf])) == [1.0, None, None]
     json.dumps(client.get("/api/about").json(), allow_nan=False)
+
+
+def test_downloads_have_no_nan():
+    from vitreous.methods.attribution import Attribution
+    from vitreous.models.layout import Layout
+    from vitreous.web.exports import export_json
+
+    about = {"model": "scenes", "samples": 3, "share": 0.1, "scale": math.nan, "range": [math.inf, 1e-5]}
+    scores, logits = torch.tensor([[0.5, torch.nan, 1.0, -torch.inf]]), torch.zeros(1, 2)
+    attribution = Attribution(
+        scores, Layout((2, 2), (8, 8), 0), torch.tensor([1]), "ixg", logits=logits, provenance=about
+    )
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not JSON")
+
+    (told,) = json.loads(export_json([attribution]), parse_constant=refuse)["maps"]
+    assert told["provenance"] == {**about, "scale": None, "range": [None, 1e-5]}
+    assert told["classes"][0]["scores"] == [0.5, None, 1.0, None]
