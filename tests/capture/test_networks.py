@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
 from architecture_cases import SMALL, randomise
 
+PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
 CASES = {case.name: case for case in SMALL}
 QUICK = {"swin_tiny_patch4_window7_224", "SegformerForSemanticSegmentation", "VideoMAEForVideoClassification"}
 REFUSED: dict[str, str] = {}
@@ -76,11 +77,13 @@ def test_an_architecture_is_complete_or_refused_with_its_missing_share(name):
     )
     assert attribution.maps().shape[1:] == network.layout(network.size).cells
     assert attribution.maps().isfinite().all()
+    grids = dict.fromkeys("×".join(map(str, block.tokens.grid)) for block in network.blocks)
+    assert f"| `{name}` | {case.library} | {network.depth} | {', '.join(grids)} |" in PAGE.read_text()
 
 
 def test_the_table_of_architectures_is_wide_and_complete():
     """The table contains popular families, and the page lists the results."""
-    page = (Path(__file__).parents[2] / "docs" / "architectures.md").read_text()
+    page = PAGE.read_text()
     libraries = [case.library for case in SMALL]
     wanted = (
         "Swin Swinv2 Segformer Detr Yolos Mask2Former DPT Sam VideoMAE Timesformer Vivit CLIP Siglip Blip Llava Qwen2VL"
