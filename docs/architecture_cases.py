@@ -112,14 +112,14 @@ def small_caformer() -> nn.Module:
     from timm.models.metaformer import Attention, LayerNorm2dNoBias, LayerNormNoBias, MetaFormer, SepConv
 
     mixers, norms = [SepConv] * 2 + [Attention] * 2, [LayerNorm2dNoBias] * 2 + [LayerNormNoBias] * 2
-    widths: dict[str, Any] = {"depths": (1, 1, 2, 1), "dims": (16, 32, 64, 64)}
+    widths: dict[str, Any] = {"depths": (1, 1, 2, 1), "dims": (16, 32, 64, 96)}
     return MetaFormer(**widths, token_mixers=mixers, norm_layers=norms, num_classes=7)
 
 
 def small_poolformer() -> nn.Module:
     from timm.models.metaformer import GroupNorm1, MetaFormer
 
-    widths: dict[str, Any] = {"depths": (1, 1, 2, 2), "dims": (16, 32, 64, 64)}
+    widths: dict[str, Any] = {"depths": (1, 1, 2, 2), "dims": (16, 32, 64, 96)}
     options: dict[str, Any] = {"mlp_act": nn.GELU, "mlp_bias": True, "res_scale_init_values": None}
     options |= {"layer_scale_init_values": 1e-5, "use_mlp_head": False}
     return MetaFormer(**widths, downsample_norm=None, norm_layers=GroupNorm1, num_classes=7, **options)

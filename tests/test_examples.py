@@ -14,12 +14,14 @@ import pytest
 
 import vitreous
 from vitreous.capture.targets import Target
+from vitreous.core.registry import import_submodules
+from vitreous.data.reader import READERS
 from vitreous.methods.fold import FOLDS, Fold
 from vitreous.methods.method import METHODS
 from vitreous.metrics.metric import METRICS
 from vitreous.models.model_registry import ADAPTERS, SOURCES
 
-REGISTRIES = (METHODS, METRICS, FOLDS, ADAPTERS, SOURCES)
+REGISTRIES = (METHODS, METRICS, FOLDS, ADAPTERS, SOURCES, READERS)
 BRIDGES = ("captum", "datasets", "fiftyone", "quantus", "shapiq", "training")
 MODULES = ["vitreous", *(f"vitreous.{name}" for name in vitreous.MODULES), *(f"vitreous.bridges.{b}" for b in BRIDGES)]
 
@@ -72,6 +74,7 @@ def test_the_example_of_a_public_object_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for list_all in (vitreous.list_methods, vitreous.list_metrics, vitreous.list_models):
         list_all()  # registers what belongs to the package
+    import_submodules("vitreous.data")  # registers its readers
     before = [set(registry) for registry in REGISTRIES]
     value = OBJECTS[name]
     docstrings = [inspect.getdoc(value) or ""]

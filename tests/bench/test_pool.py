@@ -226,6 +226,31 @@ def gone(process: int) -> bool:
     return False
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
+@pytest.mark.parametrize("value", ["set", "changed", None])
+def test_workers_have_the_environment_variables_of_their_run(value, monkeypatch):
+    """The process that workers are forked from keeps those of the first run."""
+    monkeypatch.delenv("VITREOUS_EXAMPLE", raising=False)
+    if value is not None:
+        monkeypatch.setenv("VITREOUS_EXAMPLE", value)
+
+    with WorkerPool(PlanJob(small_plan()), 1, 1) as workers:
+        assert workers.submit(os.getenv, "VITREOUS_EXAMPLE").result() == value
+        assert workers.submit(os.getenv, "HOME").result() == os.getenv("HOME")
+
+
+def test_a_worker_loses_variables_that_its_parent_has_removed(monkeypatch):
+    monkeypatch.setenv("VITREOUS_EXAMPLE", "of the first run")
+    kept = dict(os.environ)
+    try:
+        pool.set_environment({"VITREOUS_OTHER": "new"})
+        assert dict(os.environ) == {"VITREOUS_OTHER": "new"}
+    finally:
+        pool.set_environment(kept)
+    assert dict(os.environ) == kept
+
+
 def list_blocked_signals(results):
     results.put(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 

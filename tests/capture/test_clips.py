@@ -221,6 +221,9 @@ def test_functions_that_do_not_support_clips_refuse_them(tmp_path):
         film_strip(image)
     with pytest.raises(ShapeError, match=r"\.plot\(\)"):
         overlay_image(attribution)
+    for overlay in (True, False):
+        with pytest.raises(ShapeError, match=r"one map per time step; \.plot\(\)"):
+            vitreous.draw.figure(attribution, overlay=overlay)
     with pytest.raises(SpecError, match="takes clips"):
         vitreous.explain(model, x, target=0, method="occlusion")
     with pytest.raises(SpecError, match="takes clips"):

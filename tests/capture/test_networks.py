@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
 from architecture_cases import SMALL, randomise
 
+PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
 CASES = {case.name: case for case in SMALL}
 QUICK = {"swin_tiny_patch4_window7_224", "SegformerForSemanticSegmentation", "VideoMAEForVideoClassification"}
 REFUSED: dict[str, str] = {}
@@ -76,11 +77,13 @@ def test_an_architecture_is_complete_or_refused_with_its_missing_share(name):
     )
     assert attribution.maps().shape[1:] == network.layout(network.size).cells
     assert attribution.maps().isfinite().all()
+    grids = dict.fromkeys("×".join(map(str, block.tokens.grid)) for block in network.blocks)
+    assert f"| `{name}` | {case.library} | {network.depth} | {', '.join(grids)} |" in PAGE.read_text()
 
 
 def test_the_table_of_architectures_is_wide_and_complete():
     """The table contains popular families, and the page lists the results."""
-    page = (Path(__file__).parents[2] / "docs" / "architectures.md").read_text()
+    page = PAGE.read_text()
     libraries = [case.library for case in SMALL]
     wanted = (
         "Swin Swinv2 Segformer Detr Yolos Mask2Former DPT Sam VideoMAE Timesformer Vivit CLIP Siglip Blip Llava Qwen2VL"
@@ -375,3 +378,27 @@ def test_text_encoders_are_not_among_the_blocks():
     )
 
     assert [block.name for block in blocks] == ["vision_model.encoder.layers.0", "vision_model.encoder.layers.1"]
+
+
+class CalledTwice(nn.Module):
+    """One block for the tokens before and after pooling."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 4, 4)
+        self.blocks = nn.ModuleList([nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))])
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        fine = self.stem(images).flatten(2).mT
+        fine = fine + self.blocks[0](fine)
+        coarse = nn.functional.avg_pool2d(fine.mT.unflatten(2, (8, 8)), 2).flatten(2).mT
+        return self.head((coarse + self.blocks[0](coarse)).mean(1))
+
+
+def test_every_call_of_a_block_has_its_own_grid():
+    module = randomise(CalledTwice()).double().eval()
+
+    blocks = find_blocks(module, module, images(32, 1))
+
+    assert [(block.name, block.tokens.grid) for block in blocks] == [("blocks.0", (8, 8)), ("blocks.0", (4, 4))]

@@ -401,6 +401,36 @@ def test_margins_stay_empty_at_any_resolution(dpi):
     assert pixels[:, :margin].min() == 255
 
 
+def test_options_of_pillow_are_kept():
+    made, files = figure(attribution(one_hot(1, 1))), []
+    for options in ({}, {"pil_kwargs": {"compress_level": 9}}, {"pil_kwargs": {"compress_level": 0}}):
+        made.savefig(stream := io.BytesIO(), format="png", **options)
+        files.append(stream)
+
+    sizes = [stream.getbuffer().nbytes for stream in files]
+    assert sizes[1] < sizes[0] < sizes[2] / 2
+    first, *others = [np.asarray(Image.open(stream)) for stream in files]
+    assert all(np.array_equal(first, other) for other in others)
+
+
+PLAIN_BACKEND = """
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+class FigureCanvas(FigureCanvasAgg):
+    def print_png(self, file, dpi=None, facecolor=None, edgecolor=None, orientation=None, bbox_inches_restore=None):
+        super().print_png(file)
+"""
+
+
+def test_other_backends_are_given_no_options_of_pillow(tmp_path, monkeypatch):
+    (tmp_path / "plain_backend.py").write_text(PLAIN_BACKEND)
+    monkeypatch.syspath_prepend(tmp_path)
+    figure(attribution(one_hot(1, 1))).savefig(tmp_path / "map.png", backend="module://plain_backend")
+
+    with Image.open(tmp_path / "map.png") as shown:
+        assert shown.format == "PNG"
+
+
 def test_a_narrow_range_far_from_zero_has_distinct_tick_labels():
     check_texts_fit(sheet([attribution(torch.linspace(9999, 9999.04, 64), signed=False)] * 5))
 

@@ -9,6 +9,8 @@ import pickle
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -34,6 +36,7 @@ from vitreous.mapping.export import export_safetensors, sort_shards
 from vitreous.mapping.run import check_job, run_map
 from vitreous.mapping.shard_files import ShardWriter, inspect_folder
 from vitreous.mapping.source import open_source
+from vitreous.models.image_input import Preprocess
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +185,33 @@ def test_a_killed_run_continues_without_lost_or_duplicated_rows(finished, tmp_pa
 
 def known_job(spec: str):
     return check_job(job(spec), "cpu")[0]
+
+
+def report_variable(*_) -> NoReturn:
+    raise DataError(f"the example is {os.getenv('VITREOUS_EXAMPLE')}")
+
+
+class ReportingJob:
+    """Reports an environment variable of the process that reads an attribute."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        report_variable()
+
+
+@pytest.mark.slow
+def test_processes_and_replicas_have_the_environment_variables_of_their_run(tmp_path, monkeypatch):
+    from vitreous.mapping import decode, run
+
+    forked_context()
+    monkeypatch.setattr(run.MapRun, "begin", lambda *_: SimpleNamespace(progress=None))
+    for value in ("set", "changed"):
+        monkeypatch.setenv("VITREOUS_EXAMPLE", value)
+        with pytest.raises(DataError, match=f"the example is {value}"):
+            next(decode.decode_in_processes(None, Preprocess.plain(8), report_variable, 1, 1))
+        with pytest.raises(DataError, match=f"the example is {value}"):
+            run.run_replicas(ReportingJob(), tmp_path, 1, device="cpu")
 
 
 @pytest.mark.slow

@@ -253,9 +253,11 @@ def test_the_read_out_of_a_scene_is_the_probes():
 
 
 @cache
-def path_gradient_of(model: ViT, images: bytes, shape: tuple[int, ...], targets: tuple[int, ...], steps: int) -> Tensor:
+def path_gradient_of(
+    model: ViT, images: bytes, shape: tuple[int, ...], targets: tuple[int, ...], question: str, steps: int
+) -> Tensor:
     pixels = torch.frombuffer(bytearray(images), dtype=model.dtype).view(shape)
-    return mean_positive_gradient(Probe(model, pixels, torch.tensor(targets)), steps)
+    return mean_positive_gradient(Probe(model, pixels, torch.tensor(targets), question), steps)
 
 
 @pytest.fixture
@@ -263,10 +265,25 @@ def shared_path_gradients(monkeypatch):
     """The gradient along the path takes most of the time, and is the same for TAM and BT from any block: compute it once."""
 
     def compute(probe: Probe, steps: int) -> Tensor:
-        images, targets = probe.images, probe.targets.flatten().tolist()
-        return path_gradient_of(probe.vit, images.numpy().tobytes(), tuple(images.shape), tuple(targets), steps)
+        images, targets = probe.images, tuple(probe.targets.flatten().tolist())
+        pixels, shape = images.numpy().tobytes(), tuple(images.shape)
+        return path_gradient_of(probe.vit, pixels, shape, targets, probe.question.name, steps)
 
     monkeypatch.setattr("vitreous.methods.attention_gradients.mean_positive_gradient", compute)
+
+
+def test_a_shared_gradient_is_that_of_the_score_function(request):
+    own = [fast("tam(steps=3)", "vit-mean", question) for question in ("logit", "probability")]
+    request.getfixturevalue("shared_path_gradients")
+
+    for expected, question in zip(own, ("logit", "probability"), strict=True):
+        same(fast("tam(steps=3)", "vit-mean", question), expected)
+    assert (own[0] - own[1]).abs().max() > 1e-3 * own[0].abs().max()
+
+
+def test_the_authors_explain_the_logit():
+    assert {resolve(name).question for name in ("tam", "bth", "btt")} == {"logit"}
+    assert Probe(seen("vit-mean"), pictures()).question.name == "logit"  # of the published maps below
 
 
 @pytest.mark.usefixtures("shared_path_gradients")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -10,12 +11,13 @@ from timm.layers import GluMlp
 from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 
-from tests.models.families import pictures, seen
+from tests.models.families import build, pictures, seen
 from tests.reference.scene import QUESTIONS, TARGETS, Scene, scene_of
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods import decompose
 from vitreous.methods.spec import resolve
+from vitreous.models.timm import from_timm
 from vitreous.testing import check_method, tiny_vits
 
 FAMILIES = ("vit-even", "vit-mean", "deit-distilled", "vit-no-biases", "vit-rmsnorm-class-token", "clip")
@@ -195,6 +197,27 @@ def test_without_options_the_map_is_unchanged():
     assert found.residual.abs().max() < 1e-12
     assert found.bias is not None
     same(torch.cat([found.prefix, found.patches], 1), fast("ixg@decompx", "vit-even"), 1e-14)
+
+
+@pytest.mark.parametrize("bias", BIASES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_norm_without_epsilon_uses_that_of_the_dtype(bias, dtype):
+    """As `torch.nn.RMSNorm` does; the tokens are so small that it matters."""
+    maps, eps = [], torch.finfo(dtype).eps
+    for norm in (nn.RMSNorm, partial(nn.RMSNorm, eps=eps), partial(nn.RMSNorm, eps=100 * eps)):
+        model = build("vit-torch-rmsnorm", norm_layer=norm).to(dtype)
+        with torch.no_grad():
+            for part in (model.pos_embed, model.cls_token, *model.patch_embed.parameters()):
+                part.mul_(eps**0.5)
+            for block in model.blocks:
+                for part in (*block.attn.proj.parameters(), *block.mlp.fc2.parameters()):
+                    part.mul_(eps**0.5)
+        probe = Probe(from_timm(model, "small tokens"), pictures().to(dtype), torch.tensor(TARGETS))
+        maps.append(resolve(f"decompx(bias='{bias}')")(probe).patches)
+
+    assert maps[0].isfinite().all()
+    torch.testing.assert_close(maps[0], maps[1], rtol=0, atol=0)
+    assert (maps[0] - maps[2]).abs().max() > 0.1 * maps[0].abs().max()
 
 
 # ── properties ────────────────────────────────────────────────────────────────────────────────────

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from base64 import b64decode
 from dataclasses import replace
 from hashlib import sha256
 from io import BytesIO
+from typing import NoReturn
 from zipfile import ZipFile
 
 import numpy as np
@@ -297,6 +299,26 @@ def test_the_evidence_is_outlined_for_scenes(client, scene):
     assert len(client.get("/api/image", params=moved).json()["known"]) == 2
 
 
+def test_drawings_are_kept_by_image_model_and_class(client):
+    names = ("pair-1-6", "single-1-4", "pair-1-6")
+    first, other, again = (client.get("/api/thumbnail", params={"image": name}) for name in names)
+    assert first.status_code == other.status_code == 200
+    assert first.content == again.content != other.content
+
+    moved = vitreous.scenes.draw("shortcut", seed=1, index=1, mark="moved")
+    subject = {"image": "shortcut-1-1-moved", "target": moved.mark}
+    outline = client.get("/api/evidence", params={**subject, "model": "scenes-biased"})
+    assert outline.status_code == 200
+    assert client.get("/api/evidence", params={**subject, "model": "scenes"}).status_code == 404
+    for change in (
+        {"target": moved.objects[0].label},
+        {"image": "pair-1-6"},
+    ):  # which has an object of the stamp's class
+        answer = client.get("/api/evidence", params={**subject, "model": "scenes-biased", **change})
+        assert answer.status_code == 200
+        assert answer.content != outline.content
+
+
 def test_the_page_receives_models_methods_colours_and_limits(client):
     about = client.get("/api/about").json()
 
@@ -318,3 +340,22 @@ def test_answers_have_no_nan(client, monkeypatch):
 
     assert round_numbers(torch.tensor([1.0, torch.nan, torch.inf])) == [1.0, None, None]
     json.dumps(client.get("/api/about").json(), allow_nan=False)
+
+
+def test_downloads_have_no_nan():
+    from vitreous.methods.attribution import Attribution
+    from vitreous.models.layout import Layout
+    from vitreous.web.exports import export_json
+
+    about = {"model": "scenes", "samples": 3, "share": 0.1, "scale": math.nan, "range": [math.inf, 1e-5]}
+    scores, logits = torch.tensor([[0.5, torch.nan, 1.0, -torch.inf]]), torch.zeros(1, 2)
+    attribution = Attribution(
+        scores, Layout((2, 2), (8, 8), 0), torch.tensor([1]), "ixg", logits=logits, provenance=about
+    )
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not JSON")
+
+    (told,) = json.loads(export_json([attribution]), parse_constant=refuse)["maps"]
+    assert told["provenance"] == {**about, "scale": None, "range": [None, 1e-5]}
+    assert told["classes"][0]["scores"] == [0.5, None, 1.0, None]

@@ -38,8 +38,10 @@ def test_it_prints_its_address_and_ends_on_sigint(tmp_path):
     running = forked_context().Process(target=serve, args=(tmp_path,))
     running.start()
     try:
+        deadline = time.monotonic() + 120
         while not (printed.exists() and printed.read_text().count("\n")):
             assert running.is_alive()
+            assert time.monotonic() < deadline, "no address was printed"
             time.sleep(0.05)
         line = printed.read_text().splitlines()[0]
         address = re.search(r"http://127\.0\.0\.1:\d+/", line)

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -117,7 +117,8 @@ def choose_process_context(*modules: str) -> ForkServerContext | SpawnContext:
     """Start method of worker processes.
 
     On Linux, workers are forked from a server process, which imports `modules` once for all of them and never uses a GPU.
-    The server of the first call in a process serves all later ones. Elsewhere every worker is a new process.
+    The server of the first call in a process serves all later ones, and keeps the environment variables of that time:
+    `become_worker` sets those of the parent. Elsewhere every worker is a new process.
     """
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
@@ -141,7 +142,7 @@ class WorkerPool:
         context = choose_process_context("vitreous.bench.pool", "vitreous.models.timm")
         with children_ignore_terminal():  # the semaphore tracker ignores SIGINT and SIGTERM, but not SIGHUP
             counter = context.Value("i", 0)
-        arguments = (job, threads, list_devices(job.plan), counter)
+        arguments = (job, threads, dict(os.environ), list_devices(job.plan), counter)
         self.pool = ProcessPoolExecutor(workers, context, initializer=start_worker, initargs=arguments)
 
     def __enter__(self) -> ProcessPoolExecutor:
@@ -170,20 +171,33 @@ class WorkerPool:
 WORKER_JOB: list[PlanJob] = []
 
 
-def start_worker(job: PlanJob, threads: int, places: Sequence[str], counter: Any) -> None:
-    """Initialise a worker: signals, threads, device, and a thread that ends it when its parent has died."""
-    become_worker(threads)
+def start_worker(
+    job: PlanJob, threads: int, environment: Mapping[str, str], places: Sequence[str], counter: Any
+) -> None:
+    """Initialise a worker: signals, threads, environment, device, and a thread that ends it when its parent has died."""
+    become_worker(threads, environment)
     warnings.simplefilter("ignore", Caveat)  # the parent has already issued the same warnings
     with counter.get_lock():
         number, counter.value = counter.value, counter.value + 1
     WORKER_JOB[:] = [replace(job, device=places[number % len(places)])]
 
 
-def become_worker(threads: int) -> None:
-    """Prepare a child process: it ignores SIGINT, has `threads` torch threads, and ends when its parent has died."""
+def become_worker(threads: int, environment: Mapping[str, str]) -> None:
+    """Prepare a child process: it ignores SIGINT, has `threads` torch threads, and ends when its parent has died.
+
+    `environment` has the environment variables of the parent, which may have changed since the server started.
+    """
+    set_environment(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles SIGINT and terminates the workers
     threading.Thread(target=exit_with_parent, args=(multiprocessing.parent_process(),), daemon=True).start()
     torch.set_num_threads(threads)
+
+
+def set_environment(environment: Mapping[str, str]) -> None:
+    """Replace the environment variables of this process."""
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update(environment)
 
 
 def exit_with_parent(parent: Any) -> None:

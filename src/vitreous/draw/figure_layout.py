@@ -58,7 +58,8 @@ class FigureBoard(Figure):
     def savefig(self, fname: Any, *, transparent: bool | None = None, **kwargs: Any) -> None:
         """Save as matplotlib does; a PNG is compressed in half the time, to a file that is a tenth larger."""
         ending = Path(fname).suffix.lstrip(".") if isinstance(fname, str | PathLike) else ""
-        if (kwargs.get("format") or ending or rcParams["savefig.format"]).lower() == "png":
+        is_png = (kwargs.get("format") or ending or rcParams["savefig.format"]).lower() == "png"
+        if is_png and not kwargs.get("backend"):  # others than the default one take no `pil_kwargs`
             kwargs["pil_kwargs"] = {"compress_level": PNG_LEVEL, **(kwargs.get("pil_kwargs") or {})}
         super().savefig(fname, transparent=transparent, **kwargs)
 

@@ -100,6 +100,7 @@ class MapStyle:
     def draw(self, attribution: Attribution, scale: Scale, framed_image: FramedImage | None) -> Image.Image:
         """The map of a single row over its image, or alone: as large as the model's input, or enlarged."""
         if framed_image is None:
+            refuse_clip(attribution)
             height, width = attribution.layout.size
             width, height = display_size(width, height)
             values, _ = map_at_pixels(attribution, (height, width), (0.0, 0.0, width, height), self.mode)
@@ -118,12 +119,17 @@ class MapStyle:
         return to_image(draw_lines(painted, (mask > 0.5) & seen))
 
 
-def backdrop(attribution: Attribution, longest: int = LARGE) -> FramedImage | None:
-    """Image of a single row at display size, and the part of it that the model sees; None without an image."""
+def refuse_clip(attribution: Attribution) -> None:
+    """Raise `ShapeError` for maps of a clip, which are drawn one time step at a time."""
     if isinstance(attribution.layout, ClipLayout):
         raise ShapeError(
             "a clip has one map per time step; .plot() draws them, and .save('clip.gif') writes an animation"
         )
+
+
+def backdrop(attribution: Attribution, longest: int = LARGE) -> FramedImage | None:
+    """Image of a single row at display size, and the part of it that the model sees; None without an image."""
+    refuse_clip(attribution)
     preprocess = attribution.preprocess
     if attribution.originals is not None and preprocess is not None and not isinstance(preprocess, OpaquePreprocess):
         image = attribution.originals[0]  # `explain` keeps images upright and in RGB

@@ -7,7 +7,7 @@ interpreter lock: with a GPU, images are listed and decoded in other processes a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -151,7 +151,7 @@ def decode_in_processes(
 
     def start(body: Callable[..., None], *arguments: Any) -> None:
         receiver, sender = context.Pipe(duplex=False)
-        child = context.Process(target=body, args=(*arguments, sender), daemon=True)
+        child = context.Process(target=run_child, args=(dict(os.environ), body, *arguments, sender), daemon=True)
         with deferred_signals(), children_ignore_terminal():
             child.start()
             children.append(child)
@@ -234,9 +234,14 @@ def take_from_slot(batch: ImageBatch, slot: Tensor) -> None:
     ]
 
 
+def run_child(environment: Mapping[str, str], body: Callable[..., None], *arguments: Any) -> None:
+    """Run the body of a listing or decoding process with the environment variables of its parent."""
+    become_worker(threads=1, environment=environment)
+    body(*arguments)
+
+
 def list_in_process(list_slices: ListSlices, tasks: Any, decoders: int, pipe: Any) -> None:
     """Body of the listing process: put all slices into `tasks`, and None for every decoding process."""
-    become_worker(threads=1)
     try:
         for work in list_slices():
             tasks.put(work)
@@ -251,7 +256,6 @@ def decode_in_process(
     source: ImageSource, preprocess: Preprocess, slots: Tensor, free_slots: Any, tasks: Any, pipe: Any
 ) -> None:
     """Body of a decoding process: take a free slot and a slice, decode it, send the batch and the number of the slot."""
-    become_worker(threads=1)
     if hasattr(os, "nice"):
         os.nice(5)  # the thread that launches kernels comes first
     while True:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -238,7 +239,7 @@ def run_replicas(job: MapJob, folder: Path, workers: int, **options: Unpack[MapO
 
     def start(number: int) -> Any:
         replica_options: MapOptions = {**shared, "device": f"cuda:{number % gpus}" if gpus else device or "cpu"}
-        arguments = (job, folder, Share(number, workers), threads, messages, replica_options)
+        arguments = (job, folder, Share(number, workers), threads, dict(os.environ), messages, replica_options)
         process = context.Process(target=run_replica, args=arguments, daemon=False)
         with deferred_signals(), children_ignore_terminal():
             process.start()
@@ -286,9 +287,17 @@ def add_difference(progress: MapProgress, before: MapProgress, after: MapProgres
         progress.add_failure(error, count - before.failed.get(error, 0))
 
 
-def run_replica(job: MapJob, folder: Path, share: Share, threads: int, messages: Any, options: MapOptions) -> None:
+def run_replica(
+    job: MapJob,
+    folder: Path,
+    share: Share,
+    threads: int,
+    environment: Mapping[str, str],
+    messages: Any,
+    options: MapOptions,
+) -> None:
     """Body of a replica's process: run its share and send progress, an error, or None at the end."""
-    become_worker(threads)
+    become_worker(threads, environment)
     options["report"] = lambda progress: messages.put((share.number, progress))
     try:
         with stop_signals():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from pydantic_core import from_json, to_json
 
 from vitreous.web.image_store import SceneName
 from vitreous.web.model_pool import ModelEntry
@@ -37,7 +38,7 @@ def join_classes(rows: Sequence[Attribution]) -> Attribution:
 
 
 def export_json(attributions: Sequence[Attribution]) -> bytes:
-    """Return all attributions as one JSON document."""
+    """Return all attributions as one JSON document, with null for undefined numbers."""
     maps = [describe_attribution(attribution) for attribution in attributions]
     return json.dumps({"maps": maps}, indent=1, ensure_ascii=False).encode()
 
@@ -51,7 +52,7 @@ def describe_attribution(attribution: Attribution) -> dict[str, Any]:
         "method": attribution.method,
         "grid": list(attribution.layout.grid),
         "signed": attribution.signed,
-        "provenance": dict(attribution.provenance),
+        "provenance": from_json(to_json(dict(attribution.provenance), inf_nan_mode="null")),
         "classes": [
             {
                 "index": int(target),
