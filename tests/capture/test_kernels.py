@@ -7,12 +7,15 @@ import os
 import sys
 import warnings
 from functools import cache
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from packaging.version import Version
 from torch import Tensor
 
 import vitreous
@@ -72,6 +75,8 @@ def write_interpreted(file: Path) -> None:
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 def test_kernels_agree_with_torch(tmp_path):
     """Each kernel by itself, and the maps of a process that uses kernels with those of this one, which does not."""
+    if Version(version("triton")) < Version("3.3") and Version(np.__version__) >= Version("2.4"):
+        pytest.skip("the interpreter of Triton 3.2 cannot run loops with NumPy 2.4")
     assert run_forked(write_interpreted, tmp_path / "interpreted.json") == 0
     rows, maps = json.loads((tmp_path / "interpreted.json").read_text())
     assert len(rows) > 40

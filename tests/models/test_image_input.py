@@ -435,7 +435,8 @@ def test_masks_keep_their_numbers_and_come_in_batches(given, kept):
 
 def test_a_mask_is_torchvisions_nearest_exact_and_pillows_nearest_but_for_ties():
     """Pillow adds steps up and torch rounds to float32, so a centre that falls between two pixels may go either way there."""
-    functional = pytest.importorskip("torchvision.transforms.v2.functional")
+    transforms = pytest.importorskip("torchvision.transforms.v2")
+    functional = transforms.functional
     sizes = np.random.default_rng(1).integers(20, 200, (60, 2)).tolist()
     compared = 0
     for width, height in sizes:
@@ -447,7 +448,9 @@ def test_a_mask_is_torchvisions_nearest_exact_and_pillows_nearest_but_for_ties()
             for start, length, resized in ((top, height, rows), (left, width, columns))
         ]
         clear = ~(ties[0][:, None] | ties[1])
-        exact = functional.resize(torch.from_numpy(values)[None], [rows, columns], "nearest-exact")
+        exact = functional.resize(
+            torch.from_numpy(values)[None], [rows, columns], transforms.InterpolationMode.NEAREST_EXACT
+        )
         pillow = torch.from_numpy(np.array(Image.fromarray(values).resize((columns, rows), Image.Resampling.NEAREST)))
 
         seen = preprocess.masks(values)

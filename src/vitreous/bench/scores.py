@@ -454,11 +454,13 @@ class MetricScores:
         return self._cached("curve", self._make_curve) if self.levels else None
 
     def _make_curve(self) -> np.ndarray:
+        import pyarrow as pa
+
         rows, (method_at, question_at) = self.load("curves")
         curves, count = rows["curve"].combine_chunks(), len(self.levels)
         is_own = rows["levels_at"].to_numpy() == self.section.files.levels[self._levels]
         is_own &= np.diff(curves.offsets.to_numpy()) == count
-        values = curves.filter(is_own).flatten().to_numpy(zero_copy_only=False).reshape(-1, count)
+        values = curves.filter(pa.array(is_own)).flatten().to_numpy(zero_copy_only=False).reshape(-1, count)
         array = np.full((len(self.section.methods), len(self.section.questions), count), np.nan, np.float32)
         array[method_at[is_own], question_at[is_own]] = values
         return array

@@ -1,4 +1,4 @@
-"""Hugging Face: source of classifiers and towers, their adapter (for the modules of transformers 5), and text towers."""
+"""Hugging Face: source of classifiers and towers, their adapter (for the modules of transformers 5.18), and text towers."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def from_huggingface(model: nn.Module, name: str = "huggingface model") -> ViT:
     Raises
     ------
     ModelError
-        If the class is not supported, or its modules are not those of transformers 5.
+        If the class is not supported, or its modules are not those of transformers 5.18.
     """
     kind = next((base.__name__ for base in type(model).__mro__ if base.__name__ in FAMILIES), None)
     if kind is None:
@@ -189,7 +189,7 @@ def from_huggingface(model: nn.Module, name: str = "huggingface model") -> ViT:
     try:
         return FAMILIES[kind](model, name)
     except AttributeError as error:
-        raise ModelError(f"{name!r} is not laid out as {kind} is in transformers 5: {error}") from None
+        raise ModelError(f"{name!r} is not laid out as {kind} is in transformers 5.18: {error}") from None
 
 
 def vit(model: Any, name: str) -> ViT:
