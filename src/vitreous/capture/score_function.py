@@ -104,7 +104,7 @@ for _question, _aliases in (
 PROBABILITIES = frozenset({"probability", "sigmoid"})  # never negative
 
 
-def resolve_score_function(question: str | ScoreFunction | Callable[..., Any]) -> ScoreFunction:
+def resolve_score_function(question: str | ScoreFunction | Callable[..., Tensor]) -> ScoreFunction:
     """Return the score function (`question`) as a `ScoreFunction`.
 
     Parameters
