@@ -63,6 +63,7 @@ vitreous.explain(model, images, question=17)  # wrong
 vitreous.explain(model, images, score="no")  # wrong
 vitreous.inside(model, images, question=17)  # wrong
 vitreous.explain_pair(module, images, 3, images)  # wrong
+vitreous.export.onnx(3, "map.onnx")  # wrong
 
 assert_type(vitreous.evaluate(model, None, attribution, "insertion(steps=28)"), vitreous.MetricResult)
 assert_type(vitreous.evaluate(model, None, attribution, steps=28), vitreous.MetricResult)

@@ -71,7 +71,7 @@ class MetricEntry(TypedDict):
     origin: str  # package that registered it
 
 
-class ModelEntry(TypedDict):
+class FamilyEntry(TypedDict):
     """A kind of model, a name to load one by, what is special about it, and the package that registered its source."""
 
     family: str
@@ -207,7 +207,7 @@ def list_metrics() -> list[MetricEntry]:
     return [metric_facts(METRICS[name]) for name in sorted(METRICS)]
 
 
-def list_models() -> list[ModelEntry]:
+def list_models() -> list[FamilyEntry]:
     """List the supported model families.
 
     Returns
@@ -225,7 +225,7 @@ def list_models() -> list[ModelEntry]:
 
     load_all()
     return [
-        ModelEntry(
+        FamilyEntry(
             family=family.family,
             example=family.example,
             notes=family.notes,

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from vitreous.capture.adapter_check import Agreement, compare_with_model, with_agreement
-from vitreous.capture.argument_types import ModelInput
+from vitreous.capture.argument_types import ModelInput, PreprocessInput
 from vitreous.capture.inner_vit import find_inner_vit
 from vitreous.capture.see_through import refuse_unsuited, see_through
 from vitreous.core.errors import ModelError, NotAdaptedError
@@ -22,7 +22,7 @@ from vitreous.models.model import BlackBox, Network
 from vitreous.models.model_registry import adapt, build_named, model_label, with_origin
 from vitreous.models.module_structure import structure_of, unwrap
 from vitreous.models.outputs import check_declared, checked_names, with_outputs
-from vitreous.models.transforms import PreprocessInput, as_preprocess
+from vitreous.models.transforms import as_preprocess
 from vitreous.models.vit import ViT
 
 # Handshake result per module, with the module's structure at that time (checked before reuse).

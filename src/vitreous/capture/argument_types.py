@@ -13,10 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitreous.capture.score_function import ScoreFunction
+from vitreous.capture.score_function import QuestionInput
 from vitreous.capture.targets import Target
 from vitreous.models.image_decoding import Source
 from vitreous.models.model import BlackBox
+from vitreous.models.transforms import PreprocessInput
+
+__all__ = [
+    "ArrayInput",
+    "ClassInput",
+    "ClassLabel",
+    "ImageInput",
+    "ModelInput",
+    "OutputScore",
+    "PreprocessInput",
+    "QuestionInput",
+    "TargetInput",
+]
 
 # A name for `load`, a module for `wrap`, or a described model.
 ModelInput: TypeAlias = str | nn.Module | BlackBox
@@ -32,9 +45,6 @@ ClassInput: TypeAlias = ClassLabel | Sequence[ClassLabel] | NDArray[Any]
 
 # What is explained: the predicted class (None), classes, k classes per image [b k], or a target such as `text_target`.
 TargetInput: TypeAlias = ClassInput | Sequence[Sequence[ClassLabel]] | Target | None
-
-# The score function of logits: a name, or a function of logits [r c], or of logits and targets [r], to scores [r].
-QuestionInput: TypeAlias = str | ScoreFunction | Callable[[Tensor], Tensor] | Callable[[Tensor, Tensor], Tensor]
 
 # A function of whatever a module returns, to one differentiable number per image.
 OutputScore: TypeAlias = Callable[[Any], Tensor]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -46,6 +46,10 @@ class ScoreFunction:
 
     def __call__(self, logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
         return self.function(logits, targets)
+
+
+# The score function of logits: a name, or a function of logits [r c], or of logits and targets [r], to scores [r].
+QuestionInput: TypeAlias = str | ScoreFunction | Callable[[Tensor], Tensor] | Callable[[Tensor, Tensor], Tensor]
 
 
 def select_target(values: Rows, targets: Targets) -> Float[Tensor, " r"]:
