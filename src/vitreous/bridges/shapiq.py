@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.vit import ViT
 from vitreous.wrapping import as_model
 
+if TYPE_CHECKING:
+    from shapiq import Game
+
 
 def patch_game(
     model: ModelInput,
@@ -23,7 +26,7 @@ def patch_game(
     question: QuestionInput = "probability",
     players: ArrayInput | None = None,
     batch: int = 4096,
-) -> Any:
+) -> Game:
     """A `shapiq.Game`: the score of an image when only some of its patches enter the model, by token removal.
 
     Parameters
