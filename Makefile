@@ -40,7 +40,7 @@ ruff: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 
 pyright: $(VENV)/.dev
-	$(BIN)/pyright --level error
+	$(BIN)/pyright --warnings
 
 # what is generated from the registries: catalogue, pages of methods, metrics and the command line
 pages: $(VENV)/.dev

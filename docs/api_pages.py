@@ -34,7 +34,7 @@ GROUPS = {
         "Probe",
         "Linearisation",
     ),
-    "Extend": ("method", "Method", "metric", "Metric", "fold", "Fold", "adapter", "source", "operation_rule"),
+    "Extend": ("method", "Method", "Layer", "metric", "Metric", "fold", "Fold", "adapter", "source", "operation_rule"),
     "Folds": ("first", "last", "at", "plus", "skipplus", "rollout"),
 }
 

@@ -27,7 +27,7 @@ HOME_OF = {
 }
 MODULES = tuple(name for name, home in HOME_OF.items() if home == "vitreous")
 
-__all__ = ["__version__", *HOME_OF]  # noqa: PLE0604 - the names are in the stub
+__all__ = ["__version__", *HOME_OF]  # noqa: PLE0604 # pyright: ignore[reportUnsupportedDunderAll] - names are in the stub
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ from vitreous import maps as maps
 from vitreous import scenes as scenes
 from vitreous import scores as scores
 from vitreous import testing as testing
+from vitreous.capture.layer import Layer as Layer
 from vitreous.capture.linearise import Linearisation as Linearisation
 from vitreous.capture.operation_registry import operation_rule as operation_rule
 from vitreous.capture.probe import Probe as Probe

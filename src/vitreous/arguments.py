@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
 from typing import Any, TypeGuard
 
@@ -11,6 +12,7 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 from vitreous.capture.adapter_check import check_adapter
+from vitreous.capture.argument_types import ImageInput, ModelInput, OutputScore, TargetInput
 from vitreous.capture.black_box_probe import as_constant
 from vitreous.capture.see_through import examine, fits
 from vitreous.capture.targets import ClassTarget, Target
@@ -27,9 +29,9 @@ from vitreous.wrapping import as_network, load, network_of, wrap
 
 
 def describe_model(
-    model: Any,
+    model: ModelInput,
     size: tuple[int, int] | None,
-    score: Any = None,
+    score: OutputScore | None = None,
     *,
     method: Method | None = None,
     black_box: bool = False,
@@ -73,7 +75,7 @@ def describe_model(
     return described if score is None else with_score(described, score)
 
 
-def prepare_images(model: BlackBox, images: Any) -> tuple[BlackBox, tuple[Any, ...] | None, Images]:
+def prepare_images(model: BlackBox, images: ImageInput | None) -> tuple[BlackBox, tuple[Any, ...] | None, Images]:
     """The model with known outputs, the original images (None for float tensors) and its input batch, which is finite."""
     originals, tensor = as_images(model, images)
     refuse_not_finite(tensor)
@@ -91,18 +93,21 @@ def with_known_outputs(model: BlackBox, images: Images) -> BlackBox:
     )
 
 
-def as_target(model: Any, target: Any) -> Target:
+def as_target(model: ModelInput, target: TargetInput) -> Target:
     """The `target` of `explain` as a `Target`: texts of a whole CLIP or SigLIP model of Hugging Face, or classes.
 
     Texts are encoded with the tokenizer that was saved with the model; a `ModelError` if it is not at hand.
     """
     texts = [target] if isinstance(target, str) else target
-    is_text = isinstance(texts, list | tuple) and bool(texts) and all(isinstance(text, str) for text in texts)
-    if is_text and isinstance(model, nn.Module) and hasattr(model, "get_text_features"):
+    if are_texts(texts) and isinstance(model, nn.Module) and hasattr(model, "get_text_features"):
         from vitreous.pairs.prompts import prompt_target
 
         return prompt_target(model, texts, saved_tokenizer(model))
     return target if isinstance(target, Target) else ClassTarget(target)
+
+
+def are_texts(target: Any) -> TypeGuard[Sequence[str]]:
+    return isinstance(target, list | tuple) and bool(target) and all(isinstance(text, str) for text in target)
 
 
 def check_batch_size(batch_size: Any) -> None:
@@ -121,7 +126,7 @@ def refuse_not_finite(images: Images) -> None:
         raise ShapeError(f"image {first} holds NaN or infinite values; finite floats would work")
 
 
-def size_of(images: Any) -> tuple[int, int] | None:
+def size_of(images: ImageInput) -> tuple[int, int] | None:
     """Height and width of images that are given as float tensors; None if they are prepared by the model."""
     first = images[0] if isinstance(images, list | tuple) and images else images
     if not is_prepared(first) or first.ndim not in (3, 4) or not first.numel():
@@ -129,7 +134,7 @@ def size_of(images: Any) -> tuple[int, int] | None:
     return first.shape[-2], first.shape[-1]
 
 
-def as_images(model: BlackBox, images: Any) -> tuple[tuple[Any, ...] | None, Images]:
+def as_images(model: BlackBox, images: ImageInput | None) -> tuple[tuple[Any, ...] | None, Images]:
     """Return the original images (None for float tensors) and the model's input batch.
 
     Float tensors are used unchanged. Paths, bytes, PIL images and 8-bit arrays or tensors go through the model's

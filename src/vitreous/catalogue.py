@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 if TYPE_CHECKING:
+    from vitreous.capture.argument_types import QuestionInput
     from vitreous.methods.method import Method
     from vitreous.metrics.metric import Metric
 
@@ -20,7 +22,65 @@ FILE = Path(__file__).with_name("catalogue.json")
 CAPABILITIES = {"BlackBox": "black box", "Network": "network", "ViT": "ViT"}
 
 
-def method_facts(method: Method) -> dict[str, Any]:
+class MethodEntry(TypedDict):
+    """A method as JSON-serialisable values; those without a comment are as in `Facts`."""
+
+    name: str
+    title: str
+    family: str
+    formula: str
+    class_specific: bool
+    signed: bool
+    complete: bool
+    attention: bool  # whether attention matrices are read
+    fold: str | None
+    composes: bool  # whether the method accepts a fold
+    native: str
+    black_box: bool
+    capability: str  # least that a model must be: "black box", "network" (states and gradients) or "ViT" (an adapter)
+    question: QuestionInput  # of methods of this package a name
+    forwards: int | str
+    backwards: int | str
+    precision: str
+    paper: str
+    options: dict[str, str | int | float | bool | None]  # defaults, of the options whose default is plain
+    meanings: dict[str, str]  # description of every option
+    presets: list[str]
+    aliases: list[str]
+    origin: str  # package that registered it
+
+
+class MetricEntry(TypedDict):
+    """A metric as JSON-serialisable values; those without a comment are as in `Metric`."""
+
+    name: str
+    title: str
+    formula: str
+    family: str
+    higher_is_better: bool | None
+    bounds: list[int | float | None] | None  # None for an infinite bound
+    affine_invariant: bool
+    pooled: bool  # whether scores are reduced by something other than their mean
+    needs: list[str]
+    takes: list[str]
+    forwards: int | str
+    paper: str
+    options: dict[str, Any]  # defaults, of the options whose default is plain
+    presets: list[str]
+    aliases: list[str]
+    origin: str  # package that registered it
+
+
+class FamilyEntry(TypedDict):
+    """A kind of model, a name to load one by, what is special about it, and the package that registered its source."""
+
+    family: str
+    example: str
+    notes: str
+    origin: str
+
+
+def method_facts(method: Method) -> MethodEntry:
     """Return the properties of a method as plain values.
 
     Parameters
@@ -30,10 +90,7 @@ def method_facts(method: Method) -> dict[str, Any]:
 
     Returns
     -------
-    dict
-        JSON-serialisable. `capability` is the least that a model must be: "black box" (any classifier), "network" (states and
-        gradients at blocks) or "ViT" (an adapter describes its parts). `options` holds only those with a plain default, `composes` says whether the method accepts a
-        fold, `meanings` describes every option, `origin` is the package that registered it.
+    MethodEntry
     """
     from vitreous.methods.method import METHODS, SPEC_ALIASES
     from vitreous.methods.option_meanings import option_meanings
@@ -68,7 +125,7 @@ def method_facts(method: Method) -> dict[str, Any]:
     }
 
 
-def metric_facts(metric: Metric) -> dict[str, Any]:
+def metric_facts(metric: Metric) -> MetricEntry:
     """Return the properties of a metric as plain values.
 
     Parameters
@@ -78,9 +135,7 @@ def metric_facts(metric: Metric) -> dict[str, Any]:
 
     Returns
     -------
-    dict
-        JSON-serialisable. Infinite `bounds` are given as None, `pooled` says whether scores are reduced by something
-        other than their mean, `origin` is the package that registered the metric.
+    MetricEntry
     """
     from vitreous.metrics.metric import METRICS, as_json_values
 
@@ -110,7 +165,7 @@ def metric_facts(metric: Metric) -> dict[str, Any]:
     }
 
 
-def list_methods() -> list[dict[str, Any]]:
+def list_methods() -> list[MethodEntry]:
     """List all registered methods.
 
     Returns
@@ -131,7 +186,7 @@ def list_methods() -> list[dict[str, Any]]:
     return [method_facts(METHODS[name]) for name in sorted(METHODS)]
 
 
-def list_metrics() -> list[dict[str, Any]]:
+def list_metrics() -> list[MetricEntry]:
     """List every registered metric.
 
     Returns
@@ -152,7 +207,7 @@ def list_metrics() -> list[dict[str, Any]]:
     return [metric_facts(METRICS[name]) for name in sorted(METRICS)]
 
 
-def list_models() -> list[dict[str, Any]]:
+def list_models() -> list[FamilyEntry]:
     """List the supported model families.
 
     Returns
@@ -170,7 +225,12 @@ def list_models() -> list[dict[str, Any]]:
 
     load_all()
     return [
-        {**family._asdict(), "origin": SOURCES.owner(name).split(".")[0]}
+        FamilyEntry(
+            family=family.family,
+            example=family.example,
+            notes=family.notes,
+            origin=SOURCES.owner(name).split(".")[0],
+        )
         for name in sorted(SOURCES)
         for family in SOURCES[name].families
     ]
@@ -181,14 +241,18 @@ def read_catalogue() -> dict[str, Any]:
     return json.loads(FILE.read_text())
 
 
-def catalogue_entries(kind: Literal["methods", "metrics", "models"]) -> list[dict[str, Any]]:
+def catalogue_entries(kind: Literal["methods", "metrics", "models"]) -> Sequence[Mapping[str, Any]]:
     """All methods, metrics or model families: from the file, or from the registry if plugins of that kind are installed."""
     if FILE.exists() and not entry_points(group=f"vitreous.{kind}"):
         return read_catalogue()[kind]
     return LISTINGS[kind]()
 
 
-LISTINGS = {"methods": list_methods, "metrics": list_metrics, "models": list_models}
+LISTINGS: dict[str, Callable[[], Sequence[Mapping[str, Any]]]] = {
+    "methods": list_methods,
+    "metrics": list_metrics,
+    "models": list_models,
+}
 
 
 def build_catalogue() -> dict[str, Any]:

@@ -10,6 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vitreous import __version__
+from vitreous.capture.argument_types import QuestionInput
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.cuda_graphs import GraphCache, module_state
 from vitreous.capture.differentiable import keeps_graph
@@ -122,7 +123,9 @@ def run_recorded(
     return graphs.run(key, compute, inputs, 1e-2 if rounded else 1e-4)
 
 
-def choose_score_function(model: BlackBox, target: Target, method: Method, question: Any = None) -> ScoreFunction:
+def choose_score_function(
+    model: BlackBox, target: Target, method: Method, question: QuestionInput | None = None
+) -> ScoreFunction:
     """Return the score function to explain.
 
     Parameters

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor
 
+from vitreous.capture.argument_types import ArrayInput, ModelInput
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
@@ -86,7 +87,7 @@ def masks(
     return resize_maps(chosen.view_as(maps).float(), height_and_width, "nearest") > 0.5
 
 
-def coco_rle(mask: Any) -> dict[str, Any]:
+def coco_rle(mask: ArrayInput) -> dict[str, list[int]]:
     """A mask [height, width] as an uncompressed COCO run-length encoding.
 
     Parameters
@@ -216,7 +217,7 @@ def unsupported(problem: Exception) -> str:
     return causes[0].strip().splitlines()[0]
 
 
-def onnx(model: Any, path: str | Path, method: str = "decompx+skipplus") -> Path:
+def onnx(model: ModelInput, path: str | Path, method: str = "decompx+skipplus") -> Path:
     """Export a model together with its map: inputs `images` and `target` (class indices), outputs `logits` and `map`.
 
     The linearised backward pass is traced into the graph, so that a runtime without torch explains its own predictions.

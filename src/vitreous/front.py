@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from vitreous.arguments import as_target, check_batch_size, describe_model, prepare_images, size_of
+from vitreous.capture.argument_types import ImageInput, ModelInput, OutputScore, QuestionInput, TargetInput
 from vitreous.capture.black_box_probe import as_constant
 from vitreous.capture.cuda_graphs import CALLS_BEFORE_RECORDING, GraphCache, cache_of
-from vitreous.capture.score_function import ScoreFunction, resolve_score_function
+from vitreous.capture.score_function import resolve_score_function
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import Caveat, SpecError
 from vitreous.explanation import (
@@ -34,13 +35,13 @@ __all__ = ["explain", "inside", "load", "wrap"]
 
 
 def explain(
-    model: Any,
-    images: Any,
-    target: Any = None,
+    model: ModelInput,
+    images: ImageInput,
+    target: TargetInput = None,
     method: str | Method = DEFAULT_METHOD,
-    question: str | ScoreFunction | Any | None = None,
+    question: QuestionInput | None = None,
     *,
-    score: Any = None,
+    score: OutputScore | None = None,
     batch_size: int = 32,
     hold: bool | None = None,
     precision: str | None = None,
@@ -168,11 +169,11 @@ def explain(
 
 
 def inside(
-    model: Any,
-    images: Any,
-    target: Any = None,
+    model: ModelInput,
+    images: ImageInput,
+    target: TargetInput = None,
     method: str | Method = "decompx+plus",
-    question: str | ScoreFunction | Any | None = None,
+    question: QuestionInput | None = None,
     *,
     batch_size: int = 32,
     hold: bool | None = None,

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from vitreous.bench.rows import need_pyarrow
-from vitreous.core.errors import DataError
+from vitreous.core.errors import DataError, ModelError
 from vitreous.data import Sample
 from vitreous.data.batch import collate, preprocess_sample
 from vitreous.front import load
@@ -23,6 +23,7 @@ from vitreous.measure import evaluate
 from vitreous.methods.attribution import Attribution, join_attributions
 from vitreous.methods.attribution_files import read_preprocess
 from vitreous.metrics.metric import Metric
+from vitreous.models.model import BlackBox
 from vitreous.models.vit import Layout
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ class MapFolder:
 
     def scan(
         self, columns: list[str] | None, where: Mapping[str, Any], batch_size: int, *, failed: bool = False
-    ) -> Any:
+    ) -> Iterator[pa.RecordBatch]:
         """Read columns of the rows with these values, in batches.
 
         Parameters
@@ -302,7 +303,7 @@ class MapFolder:
 
     def evaluate(
         self,
-        model: Any,
+        model: str | BlackBox,
         metric: str | Metric = "deletion_aopc",
         *,
         dataset: str | None = None,
@@ -327,6 +328,9 @@ class MapFolder:
             Every map and its score, NaN where the metric is undefined.
         """
         vit = load(model) if isinstance(model, str) else model
+        preprocess = vit.preprocess
+        if preprocess is None:
+            raise ModelError(f"{vit.name!r} does not say how images are prepared; wrap(model, preprocess=…) would work")
         measured = self.samples(dataset, **where)
         while chunk := list(islice(measured, batch_size)):
             scores: dict[int, float] = {}
@@ -334,8 +338,8 @@ class MapFolder:
             for place, (row, _) in enumerate(chunk):
                 places_of.setdefault((row.attribution.method, row.attribution.layout), []).append(place)
             for places in places_of.values():
-                samples = [preprocess_sample(chunk[place][1], vit.preprocess, vit.preprocess) for place in places]
-                batch = collate(samples, vit.preprocess.size)
+                samples = [preprocess_sample(chunk[place][1], preprocess, preprocess) for place in places]
+                batch = collate(samples, preprocess.size)
                 result = evaluate(
                     vit, batch.images, join_attributions([chunk[place][0].attribution for place in places]), metric,
                     labels=batch.labels, objects=batch.objects, rivals=batch.rivals, boxes=batch.boxes, precision=precision,

@@ -8,9 +8,11 @@ from typing import Any, overload
 import numpy as np
 import torch
 from jaxtyping import Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.arguments import check_batch_size, describe_model, prepare_images
+from vitreous.capture.argument_types import ArrayInput, ClassInput, ImageInput, ModelInput, OutputScore, TargetInput
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.precision import computing, effective_precision
 from vitreous.capture.probe import probe_of
@@ -29,25 +31,52 @@ from vitreous.models.model import BlackBox, Network
 
 @overload
 def evaluate(
-    model: Any, images: Any, attribution: Attribution | Tensor, metric: str | Metric = ..., **inputs: Any
+    model: ModelInput,
+    images: ImageInput | None,
+    attribution: Attribution | Tensor,
+    metric: str | Metric = "deletion_aopc",
+    *,
+    target: TargetInput = None,
+    labels: ClassInput | None = None,
+    objects: Tensor | NDArray[Any] | None = None,
+    rivals: Tensor | NDArray[Any] | None = None,
+    boxes: Sequence[ArrayInput | None] | ArrayInput | None = None,
+    method: str | Method | None = None,
+    score: OutputScore | None = None,
+    batch_size: int = 32,
+    precision: str | None = None,
+    **options: Any,
 ) -> MetricResult: ...
 @overload
 def evaluate(
-    model: Any, images: Any, attribution: Attribution | Tensor, metric: list[str | Metric], **inputs: Any
+    model: ModelInput,
+    images: ImageInput | None,
+    attribution: Attribution | Tensor,
+    metric: Sequence[str | Metric],
+    *,
+    target: TargetInput = None,
+    labels: ClassInput | None = None,
+    objects: Tensor | NDArray[Any] | None = None,
+    rivals: Tensor | NDArray[Any] | None = None,
+    boxes: Sequence[ArrayInput | None] | ArrayInput | None = None,
+    method: str | Method | None = None,
+    score: OutputScore | None = None,
+    batch_size: int = 32,
+    precision: str | None = None,
 ) -> list[MetricResult]: ...
 def evaluate(
-    model: Any,
-    images: Any,
+    model: ModelInput,
+    images: ImageInput | None,
     attribution: Attribution | Tensor,
-    metric: str | Metric | list[str | Metric] = "deletion_aopc",
+    metric: str | Metric | Sequence[str | Metric] = "deletion_aopc",
     *,
-    target: Any = None,
-    labels: Any = None,
-    objects: Tensor | None = None,
-    rivals: Tensor | None = None,
-    boxes: Sequence[Any] | None = None,
+    target: TargetInput = None,
+    labels: ClassInput | None = None,
+    objects: Tensor | NDArray[Any] | None = None,
+    rivals: Tensor | NDArray[Any] | None = None,
+    boxes: Sequence[ArrayInput | None] | ArrayInput | None = None,
     method: str | Method | None = None,
-    score: Any = None,
+    score: OutputScore | None = None,
     batch_size: int = 32,
     precision: str | None = None,
     **options: Any,
@@ -64,7 +93,7 @@ def evaluate(
         The result of `explain`, or a tensor of maps [b p] (patches), [b rows columns] (patch grid) or [b H W] (pixels).
         A tensor needs `target`. With k targets per image there are b·k maps.
     metric
-        A metric spec such as "deletion_aopc" or "insertion(steps=28)", a `Metric`, or a list of these.
+        A metric spec such as "deletion_aopc" or "insertion(steps=28)", a `Metric`, or a list or tuple of these.
     target
         The explained classes, as in `explain`. Read only if `attribution` is a tensor; not needed for a model with one
         output value.
@@ -90,7 +119,7 @@ def evaluate(
     Returns
     -------
     MetricResult or list of MetricResult
-        A list if `metric` is a list. Results have one score per map, NaN where the metric is undefined.
+        A list if `metric` is a list or tuple. Results have one score per map, NaN where the metric is undefined.
 
     Raises
     ------
@@ -112,31 +141,36 @@ def evaluate(
     >>> result.scores.shape
     torch.Size([1])
     """
-    several = isinstance(metric, list)
+    specs = [metric] if isinstance(metric, str | bytes) or not isinstance(metric, Sequence) else metric
+    several = specs is metric
     if several and options:
         raise SpecError("options of several metrics are written into their specs: 'insertion(steps=28)'")
     check_batch_size(batch_size)
-    chosen = [resolve_metric(spec, **options) for spec in (metric if several else [metric])]
+    chosen = [resolve_metric(spec, **options) for spec in specs]
     explained = attribution if isinstance(attribution, Attribution) else None
-    model = describe_model(
+    described = describe_model(
         model,
         None if explained is None else explained.layout.size,
         score,
         black_box=explained is not None and explained.patches is None,
     )
-    if isinstance(model, Network) and model.clip is not None:
+    if isinstance(described, Network) and described.clip is not None:
         raise ModelError(
-            f"metrics compare maps with images, and {model.name!r} takes clips; explain, .maps() and .plot() work on clips"
+            f"metrics compare maps with images, and {described.name!r} takes clips; explain, .maps() and .plot() work on clips"
         )
-    model, _, tensor = prepare_images(model, explained.images if images is None and explained is not None else images)
-    effective = effective_precision(precision, model, "tf32")
-    maps = attribution if isinstance(attribution, Attribution) else as_attribution(model, tensor, attribution, target)
+    described, _, tensor = prepare_images(
+        described, explained.images if images is None and explained is not None else images
+    )
+    effective = effective_precision(precision, described, "tf32")
+    maps = (
+        attribution if isinstance(attribution, Attribution) else as_attribution(described, tensor, attribution, target)
+    )
     refuse_unmeasurable(maps, chosen)
     share = len(maps) // len(tensor)  # targets per image
     if len(maps) % len(tensor) or not same_images(maps, share):
         raise ShapeError(f"there are {len(maps)} maps of {len(tensor)} images")
-    annotations = {
-        "labels": None if labels is None else find_label_indices(model, labels, len(tensor)),
+    annotations: dict[str, Any] = {
+        "labels": None if labels is None else find_label_indices(described, labels, len(tensor)),
         "objects": None if objects is None else as_masks(objects, "objects"),
         "rivals": None if rivals is None else as_masks(rivals, "rivals"),
         "boxes": None if boxes is None else boxes_of_images(boxes),
@@ -147,15 +181,15 @@ def evaluate(
         if value is not None
     }
     again = find_method(maps, method)
-    question = question_of(maps, again, model)
+    question = question_of(maps, again, described)
     parts: list[list[MetricResult]] = []
-    with torch.inference_mode(False), evaluating(model.module), computing(effective, model.device):
+    with torch.inference_mode(False), evaluating(described.module), computing(effective, described.device):
         for start in range(0, len(tensor), batch_size):
             batch_rows = slice(start * share, (start + batch_size) * share)
-            piece = maps[batch_rows].to(model.device)
-            probe = probe_of(model, tensor[start : start + batch_size], piece.targets.view(-1, share), question)
+            piece = maps[batch_rows].to(described.device)
+            probe = probe_of(described, tensor[start : start + batch_size], piece.targets.view(-1, share), question)
             here = {
-                name: value[batch_rows] if isinstance(value, list) else value[batch_rows].to(model.device)
+                name: value[batch_rows] if isinstance(value, list) else value[batch_rows].to(described.device)
                 for name, value in rows.items()
             }
             parts.append(measure(chosen, piece, probe, method=again, **here))

@@ -6,19 +6,20 @@ it gets what the model returns (a tensor, tuple, dict or Hugging Face output) an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitreous.capture.argument_types import ArrayInput, OutputScore
 from vitreous.core.deprecation import rename_warnings
 from vitreous.core.errors import ShapeError
 
 __all__ = ["box", "cosine", "mask", "pixel", "probability", "token", "value"]
 
-Score = Callable[[Any], Tensor]
+Score = OutputScore
 
 LOGITS = ("logits", "out", "pred_logits", "class_queries_logits")
 MASKS = ("logits", "out", "masks_queries_logits", "pred_masks", "masks", "predicted_depth")
@@ -128,7 +129,7 @@ def pixel(row: int, column: int, cls: int = 0) -> Score:
     return with_name(f"class {cls} at pixel ({row}, {column})", lambda output: maps_of(output)[:, cls, row, column])
 
 
-def mask(region: Any, cls: int = 0) -> Score:
+def mask(region: ArrayInput, cls: int = 0) -> Score:
     """The mean class logit inside a region of a segmenter that returns maps [images, classes, height, width].
 
     Parameters

@@ -12,10 +12,12 @@ import torch
 from torch import nn
 
 from vitreous.capture.adapter_check import Agreement, compare_with_model, with_agreement
+from vitreous.capture.argument_types import ModelInput, PreprocessInput
 from vitreous.capture.inner_vit import find_inner_vit
 from vitreous.capture.see_through import refuse_unsuited, see_through
 from vitreous.core.errors import ModelError, NotAdaptedError
 from vitreous.models.black_box import describe_black_box
+from vitreous.models.image_input import Preprocess
 from vitreous.models.model import BlackBox, Network
 from vitreous.models.model_registry import adapt, build_named, model_label, with_origin
 from vitreous.models.module_structure import structure_of, unwrap
@@ -33,12 +35,12 @@ def load(
     pretrained: bool = True,
     device: str | torch.device | None = None,
     *,
-    preprocess: Any = None,
+    preprocess: PreprocessInput | None = None,
     classes: Sequence[str] | None = None,
     outputs: Literal["binary"] | None = None,
     size: tuple[int, ...] | None = None,
     **kwargs: Any,
-) -> Any:
+) -> Network:
     """Load a model by name and check it.
 
     Parameters
@@ -96,10 +98,10 @@ def load(
 
 
 def wrap(
-    model: Any,
+    model: nn.Module,
     name: str | None = None,
     *,
-    preprocess: Any = None,
+    preprocess: PreprocessInput | None = None,
     classes: Sequence[str] | None = None,
     outputs: Literal["binary"] | None = None,
     black_box: bool = False,
@@ -174,13 +176,17 @@ def wrap(
     return with_declared_outputs(described, classes, outputs)
 
 
-def as_model(model: Any) -> BlackBox:
+def as_model(model: ModelInput) -> BlackBox:
     """A model by its name (`load`), a module (`wrap`), or a model that is described already."""
     return load(model) if isinstance(model, str) else model if isinstance(model, BlackBox) else wrap(model)
 
 
 def describe(
-    module: nn.Module, name: str | None = None, *, preprocess: Any = None, size: tuple[int, ...] | None = None
+    module: nn.Module,
+    name: str | None = None,
+    *,
+    preprocess: Preprocess | None = None,
+    size: tuple[int, ...] | None = None,
 ) -> Network:
     """Describe a module as a `ViT`, or else as a `Network`; parameters as for `wrap`."""
     module = unwrap(module)
@@ -213,7 +219,7 @@ def as_network(
     name: str | None = None,
     reason: str = "",
     *,
-    preprocess: Any = None,
+    preprocess: Preprocess | None = None,
     size: tuple[int, ...] | None = None,
 ) -> Network:
     """Describe a module as a `Network`; `reason` says why it is no `ViT`, other parameters as for `wrap`."""

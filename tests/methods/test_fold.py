@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pydoc
 from unittest.mock import Mock
 
 import pytest
@@ -77,3 +78,10 @@ def test_rescaled_layers_add_up_to_the_map_inside():
     inside = vitreous.inside(tiny("vit"), pictures(), method="elementwise+plus(normalise='tanh')")
 
     torch.testing.assert_close(inside.parts["signal"].sum(1), inside.whole.patches)
+
+
+@pytest.mark.parametrize("fold", [plus, plus.with_options(normalise="max")])
+def test_help_shows_the_docstring_of_the_function(fold):
+    assert fold.__doc__ == fold.function.__doc__
+    assert "PLUS: the sum over all layers." in pydoc.render_doc(fold)
+    assert "A way to combine" in type(fold).__doc__

@@ -33,6 +33,19 @@ def test_several_metrics_of_one_map_are_the_single_ones(vit, images):
         torch.testing.assert_close(result.scores, vitreous.evaluate(vit, images, found, name).scores)
 
 
+def test_several_metrics_are_given_as_a_list_or_a_tuple(vit, images):
+    attribution = vitreous.explain(vit, images, method="ixg")
+    metrics = "sparseness", vitreous.resolve_metric("deletion_aopc")
+
+    in_tuple, in_list = (vitreous.evaluate(vit, images, attribution, several) for several in (metrics, list(metrics)))
+
+    assert (
+        [result.metric for result in in_tuple]
+        == [result.metric for result in in_list]
+        == ["sparseness", "deletion_aopc"]
+    )
+
+
 def test_batches_are_joined(vit, images):
     found = vitreous.explain(vit, images, target=[[0, 1], [2, 3], [4, 5]], method="ixg")
     whole = vitreous.evaluate(vit, images, found, "deletion_aopc")
@@ -104,6 +117,8 @@ def test_pooled_figures_are_not_means():
         ("deletion_accuracy", {}, SpecError, "labels"),
         ("ap", {"objects": torch.zeros(2, 32, 32, dtype=torch.bool)}, ShapeError, "2 entries for 3 images"),
         ("ap", {"objects": torch.zeros(3, 32, 32)}, ShapeError, "whole numbers or booleans"),
+        (3, {}, SpecError, "not 'int'"),
+        (b"ap", {}, SpecError, "not 'bytes'"),
         (["deletion_aopc", "ap"], {"steps": 4}, SpecError, "written into their specs"),
         ("insertion(preset='tiss')", {}, SpecError, "preset='tiss'"),
         ("pointing_game(tolerance=-3)", {"boxes": [[1, 2, 3, 4]] * 3}, SpecError, "tolerance=-3"),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -193,9 +193,10 @@ class CellRun:
         import vitreous
 
         plan = self.job.plan
+        question = column.method.chosen_question(plan.question, scalar=self.vit.scalar)
         return {
             "weights": self.weights,
-            "question": column.method.chosen_question(plan.question, scalar=self.vit.scalar),
+            "question": cast("str", question),  # plans and registered methods name their score functions
             # may be a higher one than the plan's
             "precision": precision_of(column.method, self.vit, map_precision(plan)) or plan.precision,
             "vitreous": vitreous.__version__,

@@ -66,7 +66,8 @@ def attribution(spec: str, **options: Any) -> type:
             targets = target.tolist() if isinstance(target, Tensor) else target
             if isinstance(targets, tuple) or (isinstance(targets, list) and any(isinstance(t, tuple) for t in targets)):
                 raise ShapeError("target is a class or one class per image; tuples are for outputs of more dimensions")
-            result = explain(self.forward_func, images, targets, method, **explain_options)
+            module: Any = self.forward_func  # `__init__` has checked that it is a module
+            result = explain(module, images, targets, method, **explain_options)
             maps = spread_evenly(result).to(images.device)
             spread = (
                 (maps[:, None] / images.shape[1]).expand_as(images).to(torch.promote_types(images.dtype, maps.dtype))

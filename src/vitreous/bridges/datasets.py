@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitreous import __version__
 from vitreous.bench.keys import digest, hash_weights
+from vitreous.capture.argument_types import ModelInput
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import DataError
 from vitreous.front import explain
 from vitreous.methods.spec import resolve
 from vitreous.wrapping import as_model
 
+if TYPE_CHECKING:
+    from datasets import Dataset
+
 
 def add_maps(
-    dataset: Any, model: Any, method: str = DEFAULT_METHOD, *, image: str = "image", batch_size: int = 32
-) -> Any:
+    dataset: Dataset, model: ModelInput, method: str = DEFAULT_METHOD, *, image: str = "image", batch_size: int = 32
+) -> Dataset:
     """A dataset with the columns `map` (scores [rows][columns]), `target` and `score`.
 
     Parameters

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from vitreous.arguments import as_images
+from vitreous.capture.argument_types import ArrayInput, ClassInput, ImageInput, ModelInput, QuestionInput
 from vitreous.capture.probe import Probe
 from vitreous.capture.targets import class_indices
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.vit import ViT
 from vitreous.wrapping import as_model
 
+if TYPE_CHECKING:
+    from shapiq import Game
+
 
 def patch_game(
-    model: Any, image: Any, target: Any = None, question: str = "probability", players: Any = None, batch: int = 4096
-) -> Any:
+    model: ModelInput,
+    image: ImageInput,
+    target: ClassInput | None = None,
+    question: QuestionInput = "probability",
+    players: ArrayInput | None = None,
+    batch: int = 4096,
+) -> Game:
     """A `shapiq.Game`: the score of an image when only some of its patches enter the model, by token removal.
 
     Parameters

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from vitreous.capture.argument_types import ImageInput, TargetInput
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.draw.overlay import overlay_image
 from vitreous.front import explain
@@ -47,7 +48,13 @@ class MapLogger:
     """
 
     def __init__(
-        self, images: Any, write: Write, *, target: Any = None, method: str = DEFAULT_METHOD, name: str = "maps"
+        self,
+        images: ImageInput,
+        write: Write,
+        *,
+        target: TargetInput = None,
+        method: str = DEFAULT_METHOD,
+        name: str = "maps",
     ) -> None:
         self.images, self.write, self.target, self.method, self.name = images, write, target, method, name
 

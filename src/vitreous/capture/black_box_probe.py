@@ -17,7 +17,12 @@ from vitreous.capture.layer import interleave_targets
 from vitreous.capture.memory import rows_that_fit
 from vitreous.capture.pixels import ImageVariants, LogitReader
 from vitreous.capture.progress import run_in_pieces
-from vitreous.capture.score_function import ScoreFunction, per_row, resolve_score_function, two_class_logits
+from vitreous.capture.score_function import (
+    QuestionInput,
+    per_row,
+    resolve_score_function,
+    two_class_logits,
+)
 from vitreous.core.deprecation import renamed_attributes, renamed_parameters
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.models.model import BlackBox
@@ -84,7 +89,7 @@ class BlackBoxProbe:
         model: BlackBox,
         images: Images,
         targets: Int[Tensor, "b k"] | Int[Tensor, " b"] | None = None,
-        question: str | ScoreFunction | Any = "logit",
+        question: QuestionInput = "logit",
         hold: bool | None = None,
     ) -> None:
         self.model, self.hold, self.question = model, hold, resolve_score_function(question)
@@ -112,7 +117,7 @@ class BlackBoxProbe:
             raise ShapeError(f"the probe asks about {len(self.images)} images, not {len(images)}; make a new Probe")
         return type(self)(self.model, images, self.target_table, self.question, self.hold)
 
-    def with_score_function(self: AnyProbe, question: str | ScoreFunction | Any) -> AnyProbe:
+    def with_score_function(self: AnyProbe, question: QuestionInput) -> AnyProbe:
         """Return a probe with another score function (`question`); forward results are shared in both directions."""
         other = type(self)(self.model, self.originals, self._chosen_targets, question, self.hold)
         other._cache = self._cache

@@ -86,10 +86,12 @@ class BlockLayer:
 
     @property
     def hidden_grad(self) -> Float[Tensor, "r n d"]:
+        """Gradient of the score at `hidden`."""
         return self.full(self.require_gradient("hidden", "class_specific=True"))
 
     @property
     def output_grad(self) -> Float[Tensor, "r n d"]:
+        """Gradient of the score at `output`."""
         return self.full(self.require_gradient("output", "class_specific=True"))
 
     @property
@@ -101,20 +103,51 @@ class BlockLayer:
 @renamed_attributes(step="states")
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Layer(BlockLayer, metaclass=ABCMeta):
-    """Forward states of one block of a `ViT`, and gradients of the score.
+    """Forward states of one block of a `ViT`, and gradients of the score: what the function of a method with a fold is given.
 
     `NetworkLayer` is registered as a `Layer`: it has `hidden`, `output`, their gradients and `biases`.
 
     Tensors have one row per image and target (r), ordered image by image, then target by target; they are detached
-    unless `has_graph`. With n tokens of width d and h heads of width e:
+    unless `has_graph`. There are n tokens of width d and h heads of width e. A `SpecError` is raised on access to an
+    attention matrix or gradient that was not requested (see `Probe.layers`).
 
-    - `hidden`, `mid`, `output` [r n d]: input, state after the attention branch, and output of the block;
-    - `normed` [r n d]: output of the first norm; `value` [r h n e]: values; `attention` [r h n n]: attention matrix;
-    - `hidden_grad`, `output_grad`, `normed_grad`, `attention_grad`: gradients of the score at these tensors;
-    - `readout` [r n]: weight of every token in the head's pooling;
-    - `relevance`: relevance of tokens and attention, of a pass that propagates relevance.
+    Attributes
+    ----------
+    index, depth
+        Index of the block, from 0, and number of blocks.
+    layout
+        Grid of the patches, and number of prefix tokens.
+    targets
+        Number of targets per image.
+    readout
+        Weight of every token in the head's pooling, [r n].
+    gradients
+        Gradients of the score as they were computed; `hidden_grad` and the like return them in full precision.
+    has_graph
+        Whether tensors keep their autograd graph.
+    place
+        Positions of the tokens.
+    block
+        Parts of the module.
+    states
+        States of the forward pass, one row per image.
+    relevance
+        Relevance of tokens and attention, of a pass that propagates relevance.
 
-    A `SpecError` is raised on access to an attention matrix or gradient that was not requested (see `Probe.layers`).
+    Examples
+    --------
+    >>> import vitreous
+    >>> vit = vitreous.load("scenes")
+    >>> images = vitreous.scenes.tensor(vitreous.scenes.draw("single", seed=0, index=0))[None]
+    >>> layer = next(vitreous.Probe(vit, images).layers(attention=True))
+    >>> layer.index, layer.hidden.shape, layer.attention.shape
+    (11, torch.Size([1, 197, 144]), torch.Size([1, 3, 197, 197]))
+    >>> layer.state(layer.states.hidden).equal(layer.hidden)
+    True
+    >>> layer.positive_attention().shape  # of GenAtt
+    torch.Size([1, 197, 197])
+    >>> layer.to_grid(layer.hidden_grad.norm(dim=-1)).shape
+    torch.Size([1, 197])
     """
 
     place: TokenPositions
@@ -128,7 +161,17 @@ class Layer(BlockLayer, metaclass=ABCMeta):
         return None
 
     def to_grid(self, scores: Tensor) -> Tensor:
-        """Scores on the grid of the map, which is that of every layer of a `ViT`."""
+        """Scores on the grid of the map, which is that of every layer of a `ViT`.
+
+        Parameters
+        ----------
+        scores
+            Scores of the tokens, [r n].
+
+        Returns
+        -------
+        Tensor
+        """
         return scores
 
     def full(self, tensor: Tensor) -> Tensor:
@@ -136,32 +179,48 @@ class Layer(BlockLayer, metaclass=ABCMeta):
         return tensor.to(self.states.hidden.dtype)
 
     def state(self, tensor: Tensor) -> Tensor:
-        """A state of the forward pass, one row per image and target."""
+        """A state of the forward pass, one row per image and target.
+
+        Parameters
+        ----------
+        tensor
+            A tensor of `states`, one row per image.
+
+        Returns
+        -------
+        Tensor
+        """
         return self.rows(self.full(tensor if self.has_graph else tensor.detach()))
 
     @property
     def hidden(self) -> Float[Tensor, "r n d"]:
+        """Input of the block."""
         return self.state(self.states.hidden)
 
     @property
     def normed(self) -> Float[Tensor, "r n d"]:
+        """Output of the first norm."""
         normed = self.states.normed
         return self.state(self.block.attention.norm(self.states.hidden.detach()) if normed is None else normed)
 
     @property
     def mid(self) -> Float[Tensor, "r n d"]:
+        """State after the attention branch."""
         return self.state(self.states.mid)
 
     @property
     def output(self) -> Float[Tensor, "r n d"]:
+        """Output of the block."""
         return self.state(self.states.output)
 
     @property
     def value(self) -> Float[Tensor, "r h n e"]:
+        """Values of the attention."""
         return self.state(self.states.value)
 
     @property
     def attention(self) -> Float[Tensor, "r h n n"]:
+        """Attention matrix."""
         if self.states.attention is not None:
             return self.state(self.states.attention)
         if self.states.fused is not None:
@@ -169,7 +228,17 @@ class Layer(BlockLayer, metaclass=ABCMeta):
         raise SpecError("this layer holds no attention matrix; register the method with attention=True")
 
     def positive_attention(self, weight: Float[Tensor, "r h n"] | None = None) -> Float[Tensor, "r n n"]:
-        """mean_h A relu(G) w of attention A and its gradient G; `weight` w, of each head and token looked at, is 1 by default."""
+        """mean_h A relu(G) w of attention A and its gradient G, over the heads h.
+
+        Parameters
+        ----------
+        weight
+            Weight w of each head and token looked at; None for 1.
+
+        Returns
+        -------
+        Tensor
+        """
         if self.states.fused is not None and self.gradients.mixed is not None:
             return self.full(self.states.fused.positive_mean(self.gradients.mixed, weight))
         gradient = self.require_gradient("attention", "attention=True and class_specific=True")
@@ -182,10 +251,12 @@ class Layer(BlockLayer, metaclass=ABCMeta):
 
     @property
     def normed_grad(self) -> Float[Tensor, "r n d"]:
+        """Gradient of the score at `normed`."""
         return self.full(self.require_gradient("normed", "normed=True"))
 
     @property
     def attention_grad(self) -> Float[Tensor, "r h n n"]:
+        """Gradient of the score at `attention`."""
         if self.states.fused is not None and self.gradients.mixed is not None:
             return self.full(self.states.fused.matrix_grad(self.gradients.mixed))
         return self.full(self.require_gradient("attention", "attention=True and class_specific=True"))

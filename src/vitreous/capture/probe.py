@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,7 +30,7 @@ from vitreous.capture.memory import free_bytes, rows_that_fit, weighing
 from vitreous.capture.network_probe import LayerPass, NetworkProbe
 from vitreous.capture.packed import outputs_of_subsets
 from vitreous.capture.pixels import LogitReader
-from vitreous.capture.score_function import ScoreFunction, per_row
+from vitreous.capture.score_function import QuestionInput, per_row
 from vitreous.core.errors import ShapeError
 from vitreous.models.model import BlackBox, Network
 from vitreous.models.tensor_types import Images, Keep, Logits, Tokens
@@ -365,7 +364,7 @@ def probe_of(
     model: BlackBox,
     images: Images,
     targets: Int[Tensor, "b k"] | Int[Tensor, " b"] | None = None,
-    question: str | ScoreFunction | Any = "logit",
+    question: QuestionInput = "logit",
     hold: bool | None = None,
     *,
     differentiable: bool = False,

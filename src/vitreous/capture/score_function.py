@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -46,6 +46,10 @@ class ScoreFunction:
 
     def __call__(self, logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
         return self.function(logits, targets)
+
+
+# The score function of logits: a name, or a function of logits [r c], or of logits and targets [r], to scores [r].
+QuestionInput: TypeAlias = str | ScoreFunction | Callable[[Tensor], Tensor] | Callable[[Tensor, Tensor], Tensor]
 
 
 def select_target(values: Rows, targets: Targets) -> Float[Tensor, " r"]:
@@ -104,7 +108,7 @@ for _question, _aliases in (
 PROBABILITIES = frozenset({"probability", "sigmoid"})  # never negative
 
 
-def resolve_score_function(question: str | ScoreFunction | Callable[..., Any]) -> ScoreFunction:
+def resolve_score_function(question: str | ScoreFunction | Callable[..., Tensor]) -> ScoreFunction:
     """Return the score function (`question`) as a `ScoreFunction`.
 
     Parameters

@@ -26,6 +26,7 @@ from vitreous.models.black_box import (
     refuse_without_parameters,
 )
 from vitreous.models.eval_mode import evaluating
+from vitreous.models.image_input import Preprocess
 from vitreous.models.layout import Clip, Layout, NetworkBlock, TokenGrid, layout_of
 from vitreous.models.model import Inputs, Network, forward_of, logits_of, tensors_of
 from vitreous.models.module_structure import structure_of
@@ -39,7 +40,7 @@ def see_through(
     *,
     size: tuple[int, ...] | None = None,
     blocks: str | Sequence[str] | None = None,
-    preprocess: Any = None,
+    preprocess: Preprocess | None = None,
     inputs: Mapping[str, Any] | None = None,
     image: str = "pixel_values",
 ) -> Network:

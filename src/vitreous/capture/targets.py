@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
@@ -346,11 +347,11 @@ class TextTarget:
 
 
 def text_target(
-    embedding: Any,
-    scale: Any = 1.0,
+    embedding: Tensor | NDArray[Any] | Sequence[Any],
+    scale: float | np.number[Any] | Tensor = 1.0,
     *,
-    names: str | Sequence[Any] | None = None,
-    against: Any = None,
+    names: str | Sequence[str | Sequence[str]] | None = None,
+    against: Tensor | NDArray[Any] | Sequence[Any] | None = None,
 ) -> TextTarget:
     """Return text embeddings as a target for `explain`: scale · cosine with the image's embedding is explained.
 

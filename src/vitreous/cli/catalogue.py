@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from operator import itemgetter
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ from vitreous.catalogue import catalogue_entries
 from vitreous.cli.console import open_console, print_json, print_table
 from vitreous.core.errors import SpecError
 
-Entry = dict[str, Any]  # a method or metric of the catalogue
+Entry = Mapping[str, Any]  # a method or metric of the catalogue
 Kind = Literal["method", "metric"]
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 
@@ -92,7 +92,7 @@ def look_up(kind: Kind, name: str) -> Entry:
 
 
 def print_entries(
-    kind: Kind, listed: list[Entry], columns: Mapping[str, Callable[[Entry], str]], *, as_json: bool
+    kind: Kind, listed: Sequence[Entry], columns: Mapping[str, Callable[[Entry], str]], *, as_json: bool
 ) -> None:
     """Print all entries: as JSON, or as a table with a hint on how to read it."""
     if as_json:

@@ -14,7 +14,7 @@ from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.front import explain, load
 from vitreous.methods.attribution import Attribution
 from vitreous.metrics.localisation import ap, pointing_game
-from vitreous.models.vit import ViT
+from vitreous.models.model import Network
 from vitreous.scenes import Scene
 
 METHODS = (DEFAULT_METHOD, "decompx+skipplus", "genatt", "tokentm", "rollout", "ixg", "tis(masks=128)")
@@ -110,7 +110,7 @@ def list_targets(chapter: Chapter, scene: Scene) -> Iterator[tuple[int, Tensor]]
 
 
 def run_chapter(
-    chapter: Chapter, vit: ViT, count: int, shown: int, seed: int, step: Callable[[], None]
+    chapter: Chapter, model: Network, count: int, shown: int, seed: int, step: Callable[[], None]
 ) -> ChapterResult:
     """Draw scenes, explain them with every method, and score the maps."""
     options = {} if chapter.mark is None else {"mark": chapter.mark}
@@ -121,7 +121,7 @@ def run_chapter(
     images = [Image.fromarray(scene.image) for scene in drawn]
     attributions: dict[str, Attribution] = {}
     for method in METHODS:
-        attributions[method] = explain(vit, images, targets, method, QUESTION)
+        attributions[method] = explain(model, images, targets, method, QUESTION)
         step()
     smooth = ap.with_options(interpolation="bilinear")
     pointing = {method: pointing_game(a, objects=evidence).scores for method, a in attributions.items()}
@@ -169,5 +169,5 @@ def run(
     list of ChapterResult
         In the order of `CHAPTERS`.
     """
-    vits = {name: load(name) for name in {chapter.model for chapter in CHAPTERS}}
-    return [run_chapter(chapter, vits[chapter.model], count, shown, seed, step) for chapter in CHAPTERS]
+    models = {name: load(name) for name in {chapter.model for chapter in CHAPTERS}}
+    return [run_chapter(chapter, models[chapter.model], count, shown, seed, step) for chapter in CHAPTERS]

@@ -25,6 +25,7 @@ from vitreous.methods.attribution_files import (
 )
 from vitreous.methods.map_arrays import resize_maps
 from vitreous.models.image_geometry import size_of
+from vitreous.models.image_input import Preprocess
 from vitreous.models.layout import ClipLayout, Layout
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class Attribution:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     images: Float[Tensor, "r *frames channels H W"] | None = None
     originals: tuple[Any, ...] | None = None
-    preprocess: Any = None
+    preprocess: Preprocess | None = None
     names: tuple[str, ...] | None = None
     stderr: Float[Tensor, "r p"] | Float[Tensor, "r H W"] | None = None
 

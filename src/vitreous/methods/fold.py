@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @renamed_attributes(down_to="first_layer")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: every fold has the docstring of its function
 class Fold:
     """A way to combine the signals of the layers into one map.
 
@@ -50,6 +50,9 @@ class Fold:
     reach: OptionFunction
     mixing: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "__doc__", self.function.__doc__)  # for `help(vitreous.plus)`
 
     @property
     def function(self) -> Callable[..., TokenScores]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from vitreous.capture.argument_types import QuestionInput
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.score_function import PROBABILITIES, resolve_score_function
@@ -97,7 +98,7 @@ class Method:
         """Whether scores can be negative, given the method's score function."""
         return self.facts.signed or self.signed_by(self.question)
 
-    def signed_by(self, question: Any) -> bool:
+    def signed_by(self, question: QuestionInput) -> bool:
         """Whether scores can be negative because those of this score function can.
 
         Parameters
@@ -113,7 +114,7 @@ class Method:
         return self.facts.averages and getattr(score_function, "name", score_function) not in PROBABILITIES
 
     @property
-    def question(self) -> Any:
+    def question(self) -> QuestionInput:
         """Score function: the option `question` if it is given, else that of the method's paper."""
         own = self.options.get("question")
         return self.facts.question if own is None else own
@@ -375,7 +376,7 @@ class Method:
             return False
         return self.settings.get("of", "input") in ("input", "output")
 
-    def chosen_question(self, question: Any = None, *, scalar: bool = False) -> Any:
+    def chosen_question(self, question: QuestionInput | None = None, *, scalar: bool = False) -> QuestionInput:
         """The score function to explain.
 
         Parameters

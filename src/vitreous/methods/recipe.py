@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
 
+from vitreous.capture.argument_types import QuestionInput
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.score_function import resolve_score_function
 from vitreous.core.errors import SpecError
@@ -75,7 +76,7 @@ class Facts:
     class_specific: bool
     complete: bool = False
     native: str = "patch"
-    question: Any = "logit"
+    question: QuestionInput = "logit"
     averages: bool = False
     forwards: int | str = 1
     backwards: int | str = 1
@@ -218,3 +219,48 @@ class ProbeFunction:
 
 
 Recipe = LayerSignal | ProbeFunction
+
+
+class RecipeKeywords(TypedDict, total=False):
+    """Keywords of `make_method`: attributes of `Facts`, of `LayerNeeds`, and those of `LayerSignal` that may be given."""
+
+    signed: Required[bool]
+    class_specific: Required[bool]
+    complete: bool
+    native: str
+    question: QuestionInput
+    averages: bool
+    forwards: int | str
+    backwards: int | str
+    family: str
+    paper: str
+    title: str
+    formula: str
+    trial: Mapping[str, Any]
+    caveat: Callable[[Method, ViT], str] | None
+    precision: Literal["float32", "tf32", "bf16", "bf16 weights"]
+
+    attention: bool
+    normed: bool
+    presence: bool
+    exact_presence: bool
+    biases: bool
+    own_pass: bool
+
+    linearisation: Linearisation
+    linearisation_name: str
+    fixed_fold: str
+    fixed_linearisation: bool
+    mixing: bool
+    adapt: Callable[..., Any] | None
+    pixel: Callable[..., Any] | None
+    finish: Callable[..., Any] | None
+
+
+class MethodKeywords(RecipeKeywords, total=False):
+    """Keywords of the decorator `method`: also those that `make_method` names itself."""
+
+    fold: Fold | None
+    layered: Callable[..., Any] | None
+    presets: Mapping[str, Mapping[str, Any]] | None
+    black_box: Mapping[str, Any] | None

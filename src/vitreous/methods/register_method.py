@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from vitreous.methods.fold import Fold
 from vitreous.methods.folds import first
 from vitreous.methods.method import FACTS, METHODS, NEEDS, RECIPE, SPEC_ALIASES, Method
 from vitreous.methods.options import OptionFunction
-from vitreous.methods.recipe import Facts, LayerNeeds, LayerSignal, ProbeFunction
+from vitreous.methods.recipe import Facts, LayerNeeds, LayerSignal, MethodKeywords, ProbeFunction, RecipeKeywords
 
 FUNCTIONS = ("adapt", "pixel", "finish")  # of a `LayerSignal`, each with options of its own
 
 
-def method(name: str, *, aliases: tuple[str, ...] = (), **facts: Any) -> Callable[[Callable[..., Any]], Method]:
+def method(
+    name: str, *, aliases: tuple[str, ...] = (), **facts: Unpack[MethodKeywords]
+) -> Callable[[Callable[..., Any]], Method]:
     """Decorator that registers a function as a method; the decorated name becomes the `Method`.
 
     With `fold=` the function takes a `Layer` and returns token scores [r n] (or, with `mixing=True`, [r n n]);
@@ -62,7 +64,7 @@ def make_method(
     layered: Callable[..., Any] | None = None,
     presets: Mapping[str, Mapping[str, Any]] | None = None,
     black_box: Mapping[str, Any] | None = None,
-    **facts: Any,
+    **facts: Unpack[RecipeKeywords],
 ) -> Method:
     """Make a `Method` that is not registered.
 
@@ -92,17 +94,18 @@ def make_method(
         If a keyword is none of these, or `signed` or `class_specific` is missing.
     """
     title = (function.__doc__ or "").strip().split("\n")[0]
-    promised = Facts(**{"title": title, **{key: facts.pop(key) for key in FACTS & facts.keys()}})
-    needs = LayerNeeds(**{key: facts.pop(key) for key in NEEDS & facts.keys()})
-    functions = {key: OptionFunction.of(facts.pop(key)) for key in FUNCTIONS if facts.get(key) is not None}
-    if unknown := sorted(facts.keys() - RECIPE.keys()):
+    keywords: dict[str, Any] = {**facts}
+    promised = Facts(**{"title": title, **{key: keywords.pop(key) for key in FACTS & keywords.keys()}})
+    needs = LayerNeeds(**{key: keywords.pop(key) for key in NEEDS & keywords.keys()})
+    functions = {key: OptionFunction.of(keywords.pop(key)) for key in FUNCTIONS if keywords.get(key) is not None}
+    if unknown := sorted(keywords.keys() - RECIPE.keys()):
         raise TypeError(f"method {name!r} has unknown keywords: {', '.join(unknown)}")
-    parts: dict[str, Any] = {"needs": needs, **functions, **facts}
+    parts: dict[str, Any] = {"needs": needs, **functions, **keywords}
     if fold is not None:
         recipe = LayerSignal(OptionFunction.of(function), fold, **parts)
     else:
         layers = None if layered is None else LayerSignal(OptionFunction.of(layered), first, **parts)
-        fixed = facts.get("fixed_linearisation", False)
+        fixed = keywords.get("fixed_linearisation", False)
         recipe = ProbeFunction(OptionFunction.of(function), layers, needs.attention, fixed, functions.get("finish"))
     return Method(name, promised, recipe, presets or {}, black_box)
 

@@ -120,10 +120,16 @@ def input_x_gradient(layer: Layer) -> TokenScores:
 
 
 def token_times_gradient(
-    name: str, title: str, signal: Callable[..., TokenScores] = input_x_gradient, **facts: object
+    name: str, title: str, signal: Callable[..., TokenScores] = input_x_gradient, **facts: Any
 ) -> Method:
     """Register a variant of token times gradient; `facts` are fields of `Method` that differ from the defaults here."""
-    defaults = {"fold": first, "pixel": product_of_pixels, "signed": True, "class_specific": True, "complete": True}
+    defaults: dict[str, Any] = {
+        "fold": first,
+        "pixel": product_of_pixels,
+        "signed": True,
+        "class_specific": True,
+        "complete": True,
+    }
     return method(name, title=title, **{**defaults, **facts})(signal)
 
 

@@ -35,6 +35,7 @@ FACTS: dict[str, Any] = {
     "bounds": (0, 1),
     "affine_invariant": True,
 }
+MASS_FACTS: dict[str, Any] = {**FACTS, "affine_invariant": False}
 
 ROUNDING = 1e-14  # relative to the peak: rounding error of interpolating equal scores
 
@@ -333,7 +334,7 @@ def pointing_game(
 
 
 @metric(
-    **{**FACTS, "affine_invariant": False},
+    **MASS_FACTS,
     paper="wang2020score",
     formula="Σ_object S⁺ / Σ S⁺",
     presets={"tis": {"of": "boxes", "part": "abs", "max_coverage": 0.5, "missing": "miss"}},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from jaxtyping import Float
 from torch import Tensor
@@ -211,12 +211,28 @@ class Metric:
 METRICS: Registry[Metric] = Registry("metric")
 
 
+class MetricKeywords(TypedDict, total=False):
+    """Keywords of the decorator `metric`: the attributes of `Metric` that may be left out."""
+
+    bounds: tuple[int | float, int | float] | None
+    affine_invariant: bool
+    reduce: Reducer
+    forwards: int | str
+    family: str
+    paper: str
+    title: str
+    formula: str
+    trial: Mapping[str, Any]
+    presets: Mapping[str, Mapping[str, Any]]
+    options: Mapping[str, Any]
+
+
 def metric(
     name: str | None = None,
     *,
     higher_is_better: bool | None,
     aliases: tuple[str, ...] = (),
-    **facts: Any,
+    **facts: Unpack[MetricKeywords],
 ) -> Callable[[Callable[..., Any]], Metric]:
     """Decorator that registers a metric function.
 

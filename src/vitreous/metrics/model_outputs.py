@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,7 +17,7 @@ from vitreous.capture.progress import pieces
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import Option, OptionFunction
-from vitreous.metrics.metric import FIXTURES, Metric, NoClassesError, metric
+from vitreous.metrics.metric import FIXTURES, Metric, MetricKeywords, NoClassesError, metric
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.order import count_of, nan_without_order, patch_ranks, pixel_ranks
 from vitreous.models.tensor_types import Images
@@ -232,7 +232,12 @@ class PerturbedModel:
 
 
 def perturbation_metric(
-    name: str | None = None, description: str | None = None, **facts: Any
+    name: str | None = None,
+    description: str | None = None,
+    *,
+    higher_is_better: bool | None,
+    aliases: tuple[str, ...] = (),
+    **facts: Unpack[MetricKeywords],
 ) -> Callable[[Callable[..., Measured]], Metric]:
     """Decorator that registers a function `(model, **options)` of a `PerturbedModel` as a metric.
 
@@ -242,6 +247,8 @@ def perturbation_metric(
     ----------
     name, description
         Name and docstring of the metric; those of the function by default.
+    higher_is_better, aliases
+        As for `metric`.
     **facts
         As for `metric`; the family is "faithfulness" by default, and the metric does not change with a·map + b.
     """
@@ -261,8 +268,8 @@ def perturbation_metric(
         measure.__doc__ = description or function.__doc__
         optional_inputs = {name: Option(name, None) for name in ("labels", "memo")}
         options = OptionFunction.of(function).options
-        facts_with_defaults = {"family": "faithfulness", "affine_invariant": True, **facts}
-        return metric(name, **facts_with_defaults)(
+        facts_with_defaults: MetricKeywords = {"family": "faithfulness", "affine_invariant": True, **facts}
+        return metric(name, higher_is_better=higher_is_better, aliases=aliases, **facts_with_defaults)(
             OptionFunction(measure, ("attribution", "probe"), {**optional_inputs, **options})
         )
 

@@ -19,7 +19,7 @@ def describe_black_box(
     module: nn.Module,
     why: str = "asked for",
     name: str | None = None,
-    preprocess: Any = None,
+    preprocess: Preprocess | None = None,
     classes: tuple[str, ...] | None = None,
     outputs: str | None = None,
 ) -> BlackBox:

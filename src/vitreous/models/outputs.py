@@ -89,7 +89,7 @@ def count_with_noun(count: int, word: str) -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"
 
 
-def with_score(model: AnyModel, score: Any) -> AnyModel:
+def with_score(model: AnyModel, score: Callable[[Any], Tensor]) -> AnyModel:
     """The model with one output per image: a score of whatever its module returns.
 
     Parameters

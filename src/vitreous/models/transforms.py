@@ -7,8 +7,9 @@ import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from vitreous.models.image_decoding import Source, open_image
 from vitreous.models.image_input import Preprocess, Triple, triple
 
 Transform = Callable[[Image.Image], Any]
+PreprocessInput: TypeAlias = Preprocess | Transform | Enum  # an `Enum` is an entry of torchvision's weights
 
 TEST_SIZES = ((61, 47), (47, 61), (320, 250), (64, 64))  # (width, height) of the images that a conversion is tested on
 ROUNDING = 1e-5  # tolerance for float rounding, relative and absolute
@@ -68,7 +70,7 @@ class OpaquePreprocess(TransformPreprocess):
         return ((images - low) / (high - low).clamp(min=1e-12) * 255).round().to(torch.uint8)
 
 
-def as_preprocess(transform_like: Any) -> Preprocess:
+def as_preprocess(transform_like: PreprocessInput) -> Preprocess:
     """Convert a transform, image processor or callable to a `Preprocess`.
 
     Parameters

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vitreous.arguments import check_batch_size
+from vitreous.capture.argument_types import ArrayInput, ImageInput, ModelInput
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.method import Method
 from vitreous.pairs.contributions import pair_method
@@ -18,18 +20,19 @@ from vitreous.pairs.text_tower import TextTower
 from vitreous.pairs.towers import Embed, Tower, image_tower
 
 Similarity = Literal["cosine", "dot", "maxsim"]
+PairInput: TypeAlias = ImageInput | Sequence[int]  # an image; or a text or its token indices, for a `TextTower`
 
 
 def explain_pair(
-    model_a: Any,
-    a: Any,
-    model_b: Any,
-    b: Any,
+    model_a: ModelInput | TextTower,
+    a: PairInput,
+    model_b: ModelInput | TextTower,
+    b: PairInput,
     method: str | Method = "decompx",
     *,
     similarity: Similarity = "cosine",
     start: int | None = None,
-    reference: Any = None,
+    reference: ArrayInput | None = None,
     components: int | None = None,
     embed_a: Embed | None = None,
     embed_b: Embed | None = None,
@@ -108,10 +111,7 @@ def explain_pair(
     if late and chosen.name in ("fixlip", "occlusion"):
         raise SpecError("subsets of patches are not defined for 'maxsim'; a gradient method would work")
     with torch.inference_mode(False):
-        towers = [
-            model.prepare(entry, late=late) if isinstance(model, TextTower) else image_tower(model, entry, embed, late)
-            for model, entry, embed in ((model_a, a, embed_a), (model_b, b, embed_b))
-        ]
+        towers = [tower_of(model_a, a, embed_a, late), tower_of(model_b, b, embed_b, late)]
         names, sizes = [tower.model.name for tower in towers], [tower.vectors.shape[-1] for tower in towers]
         if sizes[0] != sizes[1]:
             raise ModelError(
@@ -156,6 +156,13 @@ def explain_pair(
     )
 
 
+def tower_of(model: ModelInput | TextTower, entry: Any, embed: Embed | None, late: bool) -> Tower:
+    """The tower of a text, for a `TextTower`, or of an image."""
+    if isinstance(model, TextTower):
+        return model.prepare(entry, late=late)
+    return image_tower(model, entry, embed, late)
+
+
 def match_tokens(a: Tower, b: Tower) -> list[Tower]:
     """Towers for late interaction: all output tokens of b, and for each the most similar output token of a, as one embedding."""
     partners = (b.vectors[0] @ a.vectors[0].mT.to(b.vectors)).argmax(1)
@@ -166,7 +173,7 @@ def match_tokens(a: Tower, b: Tower) -> list[Tower]:
 
 
 @torch.no_grad()
-def reference_directions(reference: Any, size: int, components: int | None) -> Float[Tensor, "k D"]:
+def reference_directions(reference: ArrayInput, size: int, components: int | None) -> Float[Tensor, "k D"]:
     """Orthonormal directions of an embedding space without what reference embeddings have in common.
 
     Parameters

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vitreous.core.errors import ShapeError
 from vitreous.methods.attribution import Attribution
+from vitreous.models.image_input import Preprocess
 from vitreous.models.model import Layout
 from vitreous.pairs.contributions import Contributions
 
@@ -53,7 +54,7 @@ class TowerSide:
     special: tuple[bool, ...] = ()
     entry: Tensor | None = None
     image: Any = None
-    preprocess: Any = None
+    preprocess: Preprocess | None = None
     name: str = ""
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +12,17 @@ from vitreous.capture.targets import TextTarget, text_target
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.huggingface import padding_options
-from vitreous.pairs.text_tower import TextFeatures, refuse_long_texts
+from vitreous.pairs.text_tower import TextFeatures, Tokenizer, refuse_long_texts
 from vitreous.scores import output_field
 
 
 def prompt_target(
-    model: nn.Module, prompts: str | Sequence[str], tokenizer: Any, *, template: str = "{}", against: Sequence[str] = ()
+    model: nn.Module,
+    prompts: str | Sequence[str],
+    tokenizer: Tokenizer,
+    *,
+    template: str = "{}",
+    against: Sequence[str] = (),
 ) -> TextTarget:
     """Prompts as targets of `explain`, with the texts' embeddings and the scale of the model itself.
 
@@ -75,7 +79,7 @@ def prompt_target(
     return replace(target, images=None)  # the same prompts for every image
 
 
-def encode_texts(model: nn.Module, sentences: list[str], tokenizer: Any) -> Tensor:
+def encode_texts(model: nn.Module, sentences: list[str], tokenizer: Tokenizer) -> Tensor:
     """Embeddings [texts, d] of the model's text tower."""
     if hasattr(model, "get_text_features"):
         tokens = dict(tokenizer(sentences, **{"padding": True, "return_tensors": "pt"} | padding_options(model)))

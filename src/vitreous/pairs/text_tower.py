@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Int
@@ -23,6 +23,7 @@ from vitreous.models.tensor_types import Images
 from vitreous.pairs.towers import Embed, Tower, embedding_reader
 from vitreous.scores import EMBEDDINGS
 
+Tokenizer: TypeAlias = Callable[..., Any]  # of texts, to token indices: that of Hugging Face or of open_clip
 TEXT_EMBEDDINGS = ("text_embeds", *EMBEDDINGS[1:])
 
 
@@ -68,7 +69,7 @@ class TextTower:
     """
 
     module: nn.Module
-    tokenizer: Any = None
+    tokenizer: Tokenizer | None = None
     blocks: Sequence[str] | None = None
     embed: Embed | None = None
     name: str = ""
@@ -76,7 +77,7 @@ class TextTower:
     others: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of_model(cls, model: nn.Module, tokenizer: Any = None) -> TextTower:
+    def of_model(cls, model: nn.Module, tokenizer: Tokenizer | None = None) -> TextTower:
         """The text side of a model of images and texts.
 
         Parameters
@@ -242,8 +243,9 @@ class TextTower:
         -------
         tuple of str
         """
-        if hasattr(self.tokenizer, "convert_ids_to_tokens"):
-            return tuple(str(token).replace("</w>", "") for token in self.tokenizer.convert_ids_to_tokens(ids.tolist()))
+        words_of = getattr(self.tokenizer, "convert_ids_to_tokens", None)
+        if words_of is not None:
+            return tuple(str(token).replace("</w>", "") for token in words_of(ids.tolist()))
         return tuple(str(int(index)) for index in ids)
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.arguments import as_images, refuse_not_finite
+from vitreous.capture.argument_types import ImageInput, ModelInput
 from vitreous.capture.forward import adapter_logits
 from vitreous.core.errors import ModelError, ShapeError, SpecError, unexpected_errors_as
 from vitreous.models.model import AnyModel, BlackBox, Layout, Network, Outputs, forward_of
@@ -145,7 +146,7 @@ def without_classifier(vit: ViT) -> ViT:
     return replace(headless, output_type=Outputs("classes", width))
 
 
-def image_tower(model: Any, image: Any, embed: Embed | None, late: bool) -> Tower:
+def image_tower(model: ModelInput, image: ImageInput, embed: Embed | None, late: bool) -> Tower:
     """The tower of an image.
 
     Parameters

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vitreous.core.errors import ModelError
 from vitreous.scenes.scene_plan import CLASSES
 from vitreous.scenes.scene_sets import PATCH
 from vitreous.scenes.sprite import SIZE
 
+if TYPE_CHECKING:
+    from timm.models.swin_transformer import SwinTransformer
+    from timm.models.vision_transformer import VisionTransformer
+
 MODELS = ("scenes", "scenes-biased", "scenes-swin")
 
 
-def build_model(name: str = "scenes") -> Any:
+def build_model(name: str = "scenes") -> VisionTransformer | SwinTransformer:
     """Build the architecture of a Scenes model with untrained weights.
 
     Parameters
@@ -59,7 +63,7 @@ def build_model(name: str = "scenes") -> Any:
     )
 
 
-def load_model(name: str = "scenes", folder: Path | None = None) -> Any:
+def load_model(name: str = "scenes", folder: Path | None = None) -> VisionTransformer | SwinTransformer:
     """Load a trained model in evaluation mode and float32.
 
     Parameters

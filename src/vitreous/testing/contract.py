@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from unittest.mock import patch
 
 import torch
@@ -124,7 +124,7 @@ def tiny_vits(dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, Vi
     for vit in vits.values():
         randomise(vit.module, seed)
         vit.module.to(dtype)
-    return vits
+    return cast("dict[str, ViT]", vits)
 
 
 def randomise(module: nn.Module, seed: int = 0) -> None:

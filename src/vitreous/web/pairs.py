@@ -120,6 +120,7 @@ class PairWork:
         self.refuse_too_long(body, vit)
         image = images.get(body.image)
         other, second = (vit, images.get(body.other)) if body.other else (self.text_tower(body.model), body.text)
+        assert second is not None  # the route refuses a request with neither
         options: dict[str, Any] = {"samples": SAMPLES} if body.method == "fixlip" else {}
         begun = time.monotonic()
         with errors_of_spec(body.method):

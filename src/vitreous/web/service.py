@@ -93,7 +93,10 @@ class Service:
         return schemas.About(
             version=__version__,
             models=[schemas.ModelOffer(name=entry.name, note=entry.note) for entry in self.models.entries.values()],
-            methods=[schemas.MethodFacts(**{key: facts[key] for key in fields}) for facts in list_methods()],
+            methods=[
+                schemas.MethodFacts.model_validate({key: value for key, value in facts.items() if key in fields})
+                for facts in list_methods()
+            ],
             default=DEFAULT_METHOD,
             colours=schemas.Colours(
                 signed=responses.list_colours(-1.0),
