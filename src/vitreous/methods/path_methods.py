@@ -104,8 +104,9 @@ def draw_noise(
     """Noise for the points [b …], in chunks of samples; each sample is a separate draw, so chunk size has no effect."""
     sources, chunk = generators(probe.originals, seed), at_once(probe)
     for first in range(0, samples, chunk):
-        drawn = draw_gaussians(points.shape[1:], sources, min(chunk, samples - first), points.device)
-        yield drawn.to(points) * deviation
+        count = min(chunk, samples - first)
+        # not in a variable, which would be held as long as the part is used
+        yield draw_gaussians(points.shape[1:], sources, count, points.device).to(points) * deviation
 
 
 def draw_gaussians(
