@@ -6,8 +6,9 @@ python docs/datasets_page.py [--check]
 from __future__ import annotations
 
 import inspect
-import sys
 from pathlib import Path
+
+from generated_page import write_or_check
 
 from vitreous.core.registry import import_submodules
 from vitreous.data.reader import READERS, Reader
@@ -49,11 +50,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    text = page()
-    if "--check" in sys.argv:
-        sys.exit(
-            0
-            if PAGE.exists() and PAGE.read_text() == text
-            else "docs/datasets.md is out of date; run python docs/datasets_page.py"
-        )
-    PAGE.write_text(text)
+    write_or_check(PAGE, page())

@@ -6,13 +6,13 @@ python docs/metrics_page.py [--check]
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from atlas_words import papers
+from generated_page import write_or_check
 
 import vitreous
 from vitreous.cli.catalogue import format_bounds
@@ -141,11 +141,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    text = page()
-    if "--check" in sys.argv:
-        sys.exit(
-            0
-            if PAGE.exists() and PAGE.read_text() == text
-            else "docs/metrics.md is out of date; run python docs/metrics_page.py"
-        )
-    PAGE.write_text(text)
+    write_or_check(PAGE, page())

@@ -53,6 +53,7 @@ def test_every_kind_has_specs_on_the_page():
 
 def test_the_page_agrees_with_the_readers(monkeypatch):
     script = DOCS / "datasets_page.py"
+    monkeypatch.syspath_prepend(str(DOCS))
     monkeypatch.setattr(sys, "argv", [str(script), "--check"])
 
     with pytest.raises(SystemExit) as ended:
