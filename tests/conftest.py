@@ -14,6 +14,7 @@ Nothing heavy is imported here: the process that distributes tests to others rea
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 from collections.abc import Iterator
@@ -77,8 +78,8 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # libraries look for leaks when Python ends
+# libraries look for leaks when Python ends; earlier, pytest's own collections at the end would go through all modules
+atexit.register(gc.unfreeze)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
