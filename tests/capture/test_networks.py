@@ -266,6 +266,25 @@ def test_an_operation_without_a_rule_is_named_and_a_rule_can_be_added(monkeypatc
     assert vitreous.see_through(module, size=(32, 32), blocks="blocks.1").missing < 1e-9
 
 
+class OneAtATime(Waves):
+    """Refuses batches, or returns the tokens of the first image only."""
+
+    def __init__(self, refuses: bool) -> None:
+        super().__init__("relu")
+        self.refuses = refuses
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.view(1, 3, *x.shape[2:]) if self.refuses else x[:1])
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_tokens_of_a_network_that_takes_one_image_at_a_time_are_placed(refuses):
+    network = vitreous.see_through(randomise(OneAtATime(refuses)).double().eval(), size=(32, 32))
+
+    assert [block.tokens.grid for block in network.blocks] == [(32, 32), (8, 8)]
+    assert vitreous.explain(network, images(32, 1), method="ixg@libra+plus").maps().shape == (1, 32, 32)
+
+
 class Noisy(Waves):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x + torch.randn_like(x))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -20,6 +21,7 @@ from vitreous.models.tensor_types import Images
 MOST_OTHERS = 128  # tokens of a sequence that belong to no patch (YOLOS has 100 detection tokens)
 ROUNDS = 4  # draws of noise
 FEW = 100  # patches below which a measured order is confirmed by further draws
+PIXELS_TOGETHER = 2**22  # values of the images that are run as one batch
 AGREEING = 0.8  # fraction of tokens whose measured place must be the expected one
 
 IN_ANY_ORDER = ("sequence", "packed", "framed", "windows")  # forms whose shape does not say where a token lies
@@ -112,22 +114,29 @@ def measure_grid(
     """
     size = size_of(image, clip)
 
-    def state(images: Images) -> Tensor:
-        return expected.tokens(input_of(images)).double()[0].cpu()
+    def change(images: list[Images]) -> Tensor:
+        """Squared change [k n] of every token when each of k images takes the place of the image."""
+        together = max(1, PIXELS_TOGETHER // image.numel())
+        return torch.cat([change_together(images[at : at + together]) for at in range(0, len(images), together)])
 
-    own = state(image)
-
-    def change(images: Images) -> Tensor:
-        return (state(images) - own).square().sum(-1)
+    def change_together(images: list[Images]) -> Tensor:
+        state = None
+        with suppress(RuntimeError, ValueError, TypeError, IndexError):  # of a model that takes one image at a time
+            state = input_of(torch.cat([image, *images]))
+        if state is None or expected.images_in(state.shape) != len(images) + 1:
+            state = torch.cat([input_of(single) for single in (image, *images)])
+        tokens = expected.tokens(state).double().cpu()
+        return (tokens[1:] - tokens[0]).square().sum(-1)
 
     def draw(seed: int) -> TokenGrid | None:
         noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(seed + 1)).to(image)
-        pairs = []
+        images = []
         for bit in cell_bits(expected.grid):
             cells = stretch(bit, size).to(image.device)
             cells = cells if clip is None else clip.over_channels(cells)
-            pairs.append((change(torch.where(cells, noise, image)), change(torch.where(cells, image, noise))))
-        return decode_grid(expected, pairs)
+            images += [torch.where(cells, noise, image), torch.where(cells, image, noise)]
+        changes = change(images)
+        return decode_grid(expected, list(zip(changes[::2], changes[1::2], strict=True)))
 
     try:
         measured = draw(0)
@@ -153,7 +162,7 @@ def same_order(first: TokenGrid, second: TokenGrid | None) -> bool:
     return torch.equal(first.order, second.order)
 
 
-def measure_centres(image: Images, change: Callable[[Images], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def measure_centres(image: Images, change: Callable[[list[Images]], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Row and column in pixels of the centre of what each token depends on, and how strongly it depends on the image.
 
     Noise whose variance grows along an axis changes a token by the mean of that ramp over what the token depends on.
@@ -164,7 +173,7 @@ def measure_centres(image: Images, change: Callable[[Images], Tensor]) -> tuple[
     sums = torch.zeros(3, 1, dtype=torch.float64)
     for seed in range(ROUNDS):
         noise = 0.1 * torch.randn(image.shape, generator=torch.Generator().manual_seed(seed + 2)).to(image)
-        sums = sums + torch.stack([change(image + noise * ramp) for ramp in (torch.ones_like(across), down, across)])
+        sums = sums + change([image + noise * ramp for ramp in (torch.ones_like(across), down, across)])
     total = sums[0].clamp(min=1e-300)
     return sums[1] / total * (height - 1), sums[2] / total * (width - 1), sums[0]
 
