@@ -192,7 +192,7 @@ def test_requests_from_other_sites_are_refused_without_details(client):
         assert not [name for name in one.headers if name.startswith("access-control")]
 
 
-@pytest.mark.parametrize("path", ["/", "/api", "/api/queue", "/static/main.js", "/nowhere"])
+@pytest.mark.parametrize("path", ["/", "/api", "/api/queue", "/static/playground.js", "/nowhere"])
 def test_every_answer_carries_the_policy(client, path):
     headers = client.get(path).headers
 
