@@ -436,6 +436,7 @@ def test_a_link_restores_the_screen(visit):
         "location.hash.includes('removed=') && location.hash.includes('view=image') && location.hash.includes('start=3')"
     )
     link = seen.page.evaluate("location.hash")
+    assert "step=5" in link
     again = visit(link)
 
     again.until("document.getElementById('prediction-prefix').textContent.startsWith('Without')")

@@ -38,9 +38,11 @@ function draw() {
     select.value = state.comparedMethods[side];
   });
   if (!data.isReady) return;
-  const last = Math.max(...listCurves().map((curve) => getPoints(curve).length), 1) - 1;
-  $("patch-share").max = last;
-  state.curveStep = Math.min(state.curveStep, last);
+  const last = Math.max(...listCurves().map((curve) => getPoints(curve).length)) - 1;
+  if (last >= 0) { // before curves are computed, the step of a link must stay
+    $("patch-share").max = last;
+    state.curveStep = Math.min(state.curveStep, last);
+  }
   drawChart();
   drawStep();
 }
