@@ -233,6 +233,45 @@ def test_names_of_scripts_carry_the_type_too():
     assert not vague, "\n".join(vague)
 
 
+JAVASCRIPT = [path for kind in ("html", "js") for path in sorted((ROOT / "src" / "vitreous").rglob(f"*.{kind}"))]
+VAGUE_IN_SCRIPTS = (
+    *VAGUE_OUTSIDE, *ALSO_VAGUE, "own", "left", "both", "world", "tell", "look", "caught", "trouble", "gone", "quiet", "keep", "many",
+)  # fmt: skip
+IDENTIFIER = r"[A-Za-z_$][\w$]*"
+DECLARATIONS = (  # of JavaScript; what a pattern captures may hold several names, with their default values
+    rf"\b(?:const|let|var|class|function|import \* as)\s+({IDENTIFIER})",
+    rf",\s*({IDENTIFIER})\s*=(?![=>])",  # `let a = 1, b = 2`
+    r"\blet\s+([\w$,\s]+);",
+    r"\b(?:const|let|var|,)\s*[{\[]([^()=;]*)[}\]]\s*(?:=(?![=>])|of\b)",  # destructuring
+    r"\bimport\s*\{([^}]*)\}",
+    rf"(?<![\w$.])({IDENTIFIER})\s*=>",
+    r"\(([^()]*)\)\s*=>",
+    rf"\b(?!(?:if|for|while|switch)\b){IDENTIFIER}\s?\(([^()]*)\)\s*\{{",  # functions, methods and catch
+)
+
+
+def names_in_script(text: str) -> Iterator[tuple[int, str]]:
+    """Line and name of every declaration and parameter in JavaScript, or in the inline scripts of a page."""
+    if "</" in text:
+        text = re.sub(r"(?s)(^|</script>).*?(<script>|$)", lambda match: "\n" * match[0].count("\n"), text)
+    text = re.sub(r"(?m)(^|\s)//.*$", "", text)
+    for pattern in DECLARATIONS:
+        for match in re.finditer(pattern, text):
+            names = re.sub(rf"{IDENTIFIER}(?::| as )|=\s*[^,}}\]]*", "", match[1])  # keys and default values
+            yield from ((text.count("\n", 0, match.start(1)) + 1, name) for name in re.findall(IDENTIFIER, names))
+
+
+def test_names_in_javascript_carry_the_type_too():
+    vague = [
+        f"{path.relative_to(ROOT)}:{line} {name}"
+        for path in JAVASCRIPT
+        for line, name in sorted(set(names_in_script(path.read_text(encoding="utf-8"))))
+        if name.lstrip("_") in VAGUE_IN_SCRIPTS
+    ]
+
+    assert not vague, "\n".join(vague)
+
+
 def test_prose_uses_the_words_of_the_field():
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     templates = [path for kind in ("html", "js") for path in (ROOT / "src").rglob(f"*.{kind}")]

@@ -20,7 +20,7 @@ import vitreous
 from tests.web.conftest import SUBJECT, png
 from vitreous.core.errors import ShapeError
 from vitreous.models.image_input import Preprocess
-from vitreous.web import render
+from vitreous.web import guard, render
 from vitreous.web.class_search import find_classes
 from vitreous.web.service import ExplainPayload, explain_layers
 
@@ -43,7 +43,7 @@ def close(values, expected, tolerance=1e-5):
 @pytest.mark.slow
 def test_prediction_without_patches(client, vit, scene):
     removed = [3, 77, 100, 195]
-    said = client.post("/api/says", json={**SUBJECT, "removed": [*removed, 3]}).json()
+    said = client.post("/api/prediction", json={**SUBJECT, "removed": [*removed, 3]}).json()
 
     keep = torch.ones(1, 1, 196, dtype=torch.bool)
     keep[0, 0, removed] = False
@@ -232,7 +232,7 @@ def test_the_python_lines_reproduce_the_screen(client, tmp_path, monkeypatch, ca
     screen = {**SUBJECT, "methods": methods, "targets": [6, 15], "removed": removed}
     code = client.post("/api/python", json=screen).json()["code"]
     shown = [client.post("/api/explain", json={**SUBJECT, "method": m, "targets": [6, 15]}).json() for m in methods]
-    said = client.post("/api/says", json={**SUBJECT, "removed": removed}).json()
+    said = client.post("/api/prediction", json={**SUBJECT, "removed": removed}).json()
 
     monkeypatch.chdir(tmp_path)
     names: dict = {"__name__": "exported"}
@@ -269,15 +269,24 @@ def test_the_old_names_of_images_are_answered_for_one_release(client):
     assert name == client.post("/api/images", content=data).json()["image"]
     assert client.get("/api/picture", params=old).json() == client.get("/api/image", params=subject).json()
     assert client.get("/api/thumbnail", params={"picture": name}).status_code == 200
-    assert client.post("/api/says", json=old).json() == client.post("/api/says", json=subject).json()
-    assert client.post("/api/says", json={**old, **subject}).status_code == 422
+    assert client.post("/api/prediction", json=old).json() == client.post("/api/prediction", json=subject).json()
+    assert client.post("/api/prediction", json={**old, **subject}).status_code == 422
     assert "picture" in client.get("/api/album").json()[0]
+
+
+def test_the_old_paths_are_answered_for_one_release(client):
+    body = {**SUBJECT, "method": "genatt", "target": 6}
+
+    assert client.post("/api/says", json=SUBJECT).json() == client.post("/api/prediction", json=SUBJECT).json()
+    assert client.post("/api/film", json=body).json() == client.post("/api/layers", json=body).json()
+    assert client.get("/api/seen", params=SUBJECT).content == client.get("/api/preprocessed", params=SUBJECT).content
+    assert not set(client.get("/openapi.json").json()["paths"]) & set(guard.OLD_PATHS)
 
 
 def test_the_model_input_is_rendered(client, vit):
     picture = vit.preprocess.cut(Image.open(BytesIO(png())))
     name = client.post("/api/images", content=png()).json()["image"]
-    shown = Image.open(BytesIO(client.get("/api/seen", params={"model": "scenes", "image": name}).content))
+    shown = Image.open(BytesIO(client.get("/api/preprocessed", params={"model": "scenes", "image": name}).content))
 
     assert shown.size == (render.SIDE, render.SIDE)
     small = np.asarray(shown.resize(picture.size, Image.Resampling.BOX), float)

@@ -102,7 +102,7 @@ def test_uploads_are_bounded_in_bytes_however_they_come():
 
         assert "5,000" in sentence(client.post("/api/images", content=dripping()), 413)  # no Content-Length
         assert client.post("/api/images", content=png(20, 20)).status_code == 200
-        assert sentence(client.post("/api/says", content=b"[" * (guard.MAX_BODY + 1)), 413)
+        assert sentence(client.post("/api/prediction", content=b"[" * (guard.MAX_BODY + 1)), 413)
 
 
 def test_old_uploads_make_room_for_new_ones():
@@ -134,7 +134,7 @@ def test_old_uploads_make_room_for_new_ones():
 )
 def test_no_image_has_such_a_name(client, name):
     sentence(client.get("/api/thumbnail", params={"image": name}), 422)
-    sentence(client.post("/api/says", json={"model": "scenes", "image": name}), 422)
+    sentence(client.post("/api/prediction", json={"model": "scenes", "image": name}), 422)
 
 
 # ── paths, hosts, sites ──────────────────────────────────────────────────────────────────────────
@@ -186,13 +186,13 @@ def test_requests_from_other_sites_are_refused_without_details(client):
     answer = client.post("/api/images", content=png(), headers={"origin": "https://evil.example"})
 
     sentence(answer, 403)
-    sentence(client.post("/api/says", json=SUBJECT, headers={"origin": "null"}), 403)
-    asked = client.options("/api/says", headers={"origin": HERE, "access-control-request-method": "POST"})
+    sentence(client.post("/api/prediction", json=SUBJECT, headers={"origin": "null"}), 403)
+    asked = client.options("/api/prediction", headers={"origin": HERE, "access-control-request-method": "POST"})
     for one in (answer, asked, client.get("/api/queue", headers={"origin": HERE})):
         assert not [name for name in one.headers if name.startswith("access-control")]
 
 
-@pytest.mark.parametrize("path", ["/", "/api", "/api/queue", "/static/main.js", "/nowhere"])
+@pytest.mark.parametrize("path", ["/", "/api", "/api/queue", "/static/playground.js", "/nowhere"])
 def test_every_answer_carries_the_policy(client, path):
     headers = client.get(path).headers
 
@@ -229,8 +229,8 @@ def test_the_demo_page_is_served_if_it_exists(tmp_path):
 )
 def test_only_offered_models_are_loaded(client, model):
     assert "scenes-biased" in sentence(client.get("/api/model", params={"name": model}), 404)
-    sentence(client.post("/api/says", json={**SUBJECT, "model": model}), 404)
-    sentence(client.get("/api/seen", params={**SUBJECT, "model": model}), 404)
+    sentence(client.post("/api/prediction", json={**SUBJECT, "model": model}), 404)
+    sentence(client.get("/api/preprocessed", params={**SUBJECT, "model": model}), 404)
 
 
 def test_only_checkpoints_inside_the_folder_are_offered(tmp_path):
@@ -299,11 +299,11 @@ def test_invalid_fields_are_named(client, change, expected):
     "body", [b"", b"{", b"[]", b"null", b'{"model": NaN}', b"\xff\xfe", json.dumps({"a": "b" * 1000}).encode()]
 )
 def test_an_invalid_body_is_refused(client, body):
-    sentence(client.post("/api/says", content=body, headers={"content-type": "application/json"}), 422)
+    sentence(client.post("/api/prediction", content=body, headers={"content-type": "application/json"}), 422)
 
 
 def test_removing_a_patch_outside_the_grid_is_refused(client):
-    assert "0 to 195" in sentence(client.post("/api/says", json={**SUBJECT, "removed": [196]}), 422)
+    assert "0 to 195" in sentence(client.post("/api/prediction", json={**SUBJECT, "removed": [196]}), 422)
 
 
 # ── internal errors and timeouts ──────────────────────────────────────────────────────────────────

@@ -66,12 +66,12 @@ class Visit:
 
     def settle(self) -> None:
         """Wait until maps, curves and layers are shown."""
-        self.page.wait_for_selector("#verdict span, #verdict:empty", state="attached")
+        self.page.wait_for_selector("#comparison span, #comparison:empty", state="attached")
         self.until(
-            "document.querySelectorAll('.card.waiting').length === 0 && document.querySelector('#because button')"
-            " && document.querySelector('#strip .layer') && document.getElementById('status').hidden"
+            "document.querySelectorAll('.card.waiting').length === 0 && document.querySelector('#result-summary button')"
+            " && document.querySelector('#layer-list .layer') && document.getElementById('status').hidden"
         )
-        self.until("!document.getElementById('duel').textContent.includes('computing')")
+        self.until("!document.getElementById('compared-methods').textContent.includes('computing')")
 
     def close(self, address: str) -> None:
         self.context.close()
@@ -86,13 +86,13 @@ class Visit:
 
     def shares(self) -> dict[str, str]:
         rows = self.page.eval_on_selector_all(
-            ".row",
+            ".class-bar",
             "rows => rows.map(r => [r.querySelector('.name').textContent, r.querySelector('.share').textContent])",
         )
         return dict(rows)
 
     def says(self) -> str:
-        return self.page.inner_text("#why-title").replace("\xa0", " ")
+        return self.page.inner_text("#prediction-title").replace("\xa0", " ")
 
 
 @pytest.fixture(scope="module")
@@ -169,19 +169,19 @@ def test_everything_is_reached_by_the_tab_key(untouched):
     seen.page.evaluate("document.getElementById('start-of-page').remove()")
     for expected in (
         "model",
-        "others",
+        "other-scenes",
         "file",
-        "stage",
-        "row",
-        "another",
-        "add",
+        "large-image",
+        "class-bar",
+        "class-input",
+        "add-method",
         "question",
         "scale",
         "opacity",
-        "show",
-        "share",
+        "enlarge",
+        "patch-share",
         "play",
-        "start",
+        "start-layer",
         "layer",
         "save-png",
         "copy-link",
@@ -196,8 +196,8 @@ def test_everything_is_reached_by_the_tab_key(untouched):
 
 def test_the_score_of_a_patch_is_shown_for_all_maps(untouched):
     seen = untouched
-    seen.page.locator(".card .pane").nth(1).hover(position={"x": 10, "y": 10})
-    first = seen.page.locator(".cards .reads").all_inner_texts()
+    seen.page.locator(".card .image-view").nth(1).hover(position={"x": 10, "y": 10})
+    first = seen.page.locator(".cards .patch-score").all_inner_texts()
     vit, scene = vitreous.load("scenes"), vitreous.scenes.draw("pair", seed=1, index=6)
     for text, method in zip(first, METHODS, strict=True):
         score = float(vitreous.explain(vit, Image.fromarray(scene.image), [[6]], method, "probability").patches[0, 0])
@@ -211,7 +211,7 @@ def test_colours_are_the_library_s_own(untouched, method):
     seen = untouched
     at = METHODS.index(method)
     url = (
-        seen.page.locator(".card .pane")
+        seen.page.locator(".card .image-view")
         .nth(at)
         .evaluate(
             """pane => {
@@ -236,27 +236,27 @@ def test_the_page_explains_the_prediction(untouched):
     seen = untouched
 
     assert seen.says() == "The model predicts gear 50 %"
-    because = seen.page.inner_text("#because").replace("\xa0", " ")
+    because = seen.page.inner_text("#result-summary").replace("\xa0", " ")
     assert re.search(r"The prediction depends on \d+ patches of 196", because)
     assert "the model predicts square-window house" in because
     assert seen.page.locator(".chip code").all_inner_texts() == METHODS
     default = inspect.signature(vitreous.explain).parameters["method"].default
     assert seen.page.locator(".card b").first.inner_text() == default
     assert seen.page.locator(".card").count() >= 4
-    seen.page.click("#because >> text=Remove them")
-    seen.until("document.getElementById('says-name').textContent === 'square-window house'")
+    seen.page.click("#result-summary >> text=Remove them")
+    seen.until("document.getElementById('predicted-class').textContent === 'square-window house'")
     assert re.match(r"Without \d+ patches it now predicts square-window house", seen.says())
     assert (
         seen.page.evaluate("document.activeElement.textContent") == "Restore them"
     )  # it keeps the focus when it is drawn again
     seen.page.keyboard.press("Enter")
-    seen.until("document.getElementById('says-lead').textContent === 'The model predicts'")
+    seen.until("document.getElementById('prediction-prefix').textContent === 'The model predicts'")
 
 
 def test_patches_are_removed_with_the_mouse_and_restored(untouched):
     seen = untouched
     seen.page.evaluate("scrollTo(0, 0)")
-    before, box = seen.shares(), seen.page.locator("#stage").bounding_box()
+    before, box = seen.shares(), seen.page.locator("#large-image").bounding_box()
 
     def at(row, column):
         return box["x"] + (column + 0.5) * box["width"] / 14, box["y"] + (row + 0.5) * box["height"] / 14
@@ -267,37 +267,39 @@ def test_patches_are_removed_with_the_mouse_and_restored(untouched):
         mouse.down()
         mouse.move(*at(row, 12), steps=14)
         mouse.up()
-    seen.until("document.getElementById('says-lead').textContent.startsWith('Without 35 patches')")
-    seen.until("before => document.querySelector('.row .share').textContent !== before", arg=before["gear"])
-    assert seen.page.inner_text("#says-name") == "square-window house"
+    seen.until("document.getElementById('prediction-prefix').textContent.startsWith('Without 35 patches')")
+    seen.until("before => document.querySelector('.class-bar .share').textContent !== before", arg=before["gear"])
+    assert seen.page.inner_text("#predicted-class") == "square-window house"
     for left in (28, 21, 14, 7):  # one stroke is one step
         seen.page.click("#undo")
-        seen.until("n => document.getElementById('says-lead').textContent.startsWith(`Without ${n} `)", arg=left)
+        seen.until(
+            "n => document.getElementById('prediction-prefix').textContent.startsWith(`Without ${n} `)", arg=left
+        )
     mouse.click(*at(7, 6))  # a removed patch is restored
-    seen.until("document.getElementById('says-lead').textContent.startsWith('Without 6 ')")
+    seen.until("document.getElementById('prediction-prefix').textContent.startsWith('Without 6 ')")
     seen.page.click("#restore")
-    seen.until("document.getElementById('says-lead').textContent === 'The model predicts'")
+    seen.until("document.getElementById('prediction-prefix').textContent === 'The model predicts'")
     assert seen.shares() == before
 
 
 def test_patches_are_removed_with_the_keyboard(untouched):
     seen = untouched
-    seen.page.focus("#stage")
+    seen.page.focus("#large-image")
     for key in ("ArrowRight", "ArrowDown", "ArrowRight", "Space"):
         seen.page.keyboard.press(key)
-    assert seen.page.inner_text("#cursor-says").startswith("Row 2, column 2, score")
-    assert seen.page.inner_text("#cursor-says").endswith("removed")
+    assert seen.page.inner_text("#cursor-description").startswith("Row 2, column 2, score")
+    assert seen.page.inner_text("#cursor-description").endswith("removed")
     seen.page.keyboard.press("Shift+ArrowRight")
-    seen.until("document.getElementById('says-live').textContent.startsWith('Without 2 of 196 patches')")
-    readings = seen.page.locator(".cards .reads").all_inner_texts()
+    seen.until("document.getElementById('prediction-announcement').textContent.startsWith('Without 2 of 196 patches')")
+    readings = seen.page.locator(".cards .patch-score").all_inner_texts()
     assert len(readings) == 4
     assert all(readings)
     seen.page.keyboard.press("Control+z")
-    seen.until("document.getElementById('says-lead').textContent.startsWith('Without 1 patch ')")
+    seen.until("document.getElementById('prediction-prefix').textContent.startsWith('Without 1 patch ')")
     seen.page.keyboard.press("Space")  # column 3 again
-    seen.until("document.getElementById('says-lead').textContent.startsWith('Without 2 patches')")
+    seen.until("document.getElementById('prediction-prefix').textContent.startsWith('Without 2 patches')")
     seen.page.click("#restore")
-    seen.until("document.getElementById('says-lead').textContent === 'The model predicts'")
+    seen.until("document.getElementById('prediction-prefix').textContent === 'The model predicts'")
 
 
 def test_a_dropped_image_is_explained(visit, served):
@@ -317,7 +319,7 @@ def test_a_dropped_image_is_explained(visit, served):
     seen.settle()
 
     assert "does not contain your image" in seen.page.inner_text("#link-note")
-    assert seen.page.locator("#truth-field").is_hidden()
+    assert seen.page.locator("#show-evidence-field").is_hidden()
     again = visit(seen.page.evaluate("location.hash"))  # while the server remembers it, the link works
     assert again.shares() == seen.shares()
 
@@ -337,108 +339,111 @@ def test_a_link_to_an_evicted_image_asks_for_it_and_works_after_its_upload(bare_
 def test_a_file_that_is_no_image_is_refused_with_a_message(bare_page, served):
     page = bare_page
     page.goto(served.address)
-    page.wait_for_selector(".row")
+    page.wait_for_selector(".class-bar")
     page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": b"nonsense"})
-    page.wait_for_selector("#trouble:visible")
-    assert page.inner_text("#trouble").startswith("That is not an image, or a damaged one")
-    assert page.locator(".row").count() >= 5  # the earlier content stays
+    page.wait_for_selector("#error-message:visible")
+    assert page.inner_text("#error-message").startswith("That is not an image, or a damaged one")
+    assert page.locator(".class-bar").count() >= 5  # the earlier content stays
 
 
 def test_two_classes_and_more_methods(visit):
     seen = visit()
-    seen.page.click(".row >> text=square-window house")
+    seen.page.click(".class-bar >> text=square-window house")
     seen.page.wait_for_selector("text=Why square-window house?")
     seen.settle()
-    assert seen.page.locator(".card .show").count() == 8
-    seen.page.click("#add")
-    seen.page.fill("#filter", "genatt@libra+plus")
+    assert seen.page.locator(".card .enlarge").count() == 8
+    seen.page.click("#add-method")
+    seen.page.fill("#method-search", "genatt@libra+plus")
     seen.page.keyboard.press("Enter")
     seen.settle()
-    assert seen.page.locator(".card .show").count() == 10
+    assert seen.page.locator(".card .enlarge").count() == 10
     seen.page.click("[aria-label='Remove rollout']")
     seen.settle()
     assert seen.page.locator(".chip").all_inner_texts()[-1].startswith("genatt@libra+plus")
     own = seen.page.locator(".card .ticks").all_inner_texts()
     seen.page.select_option("#scale", "all")
-    assert len(set(seen.page.locator("#rows .ticks").all_inner_texts())) == 1 < len(set(own))
+    assert len(set(seen.page.locator("#map-rows .ticks").all_inner_texts())) == 1 < len(set(own))
     seen.page.click("[aria-label='Show genatt for square-window house large']")
-    seen.until("document.querySelector('#because code')?.textContent === 'genatt'")
-    assert "square-window house" in seen.page.inner_text("#because")
+    seen.until("document.querySelector('#result-summary code')?.textContent === 'genatt'")
+    assert "square-window house" in seen.page.inner_text("#result-summary")
 
 
 def test_the_card_of_a_failing_method_shows_the_reason(bare_page, served):
     page = bare_page
     page.goto(f"{served.address}/#method=genatt(varaint=1)&method=ixg")
     page.wait_for_selector(".card.failed >> text=did you mean 'variant'?", timeout=PATIENCE)
-    page.wait_for_selector(".card .show")
+    page.wait_for_selector(".card .enlarge")
 
 
 def test_the_slider_removes_the_patches_that_two_methods_rank_first(visit):
     seen = visit(moving=True)
     scene, vit = vitreous.scenes.draw("pair", seed=1, index=6), vitreous.load("scenes")
-    seen.page.locator("#share").focus()
+    seen.page.locator("#patch-share").focus()
     for _ in range(9):
         seen.page.keyboard.press("ArrowRight")
-    assert seen.page.inner_text("#share-says").replace("\xa0", " ") == "11 % · 21 of 196 patches"
+    assert seen.page.inner_text("#patch-share-value").replace("\xa0", " ") == "11 % · 21 of 196 patches"
     probe = vitreous.Probe(vit, vit.preprocess.batch([Image.fromarray(scene.image)]))
-    said = seen.page.locator(".duel-says strong").all_inner_texts()
+    said = seen.page.locator(".compared-probability strong").all_inner_texts()
     for text, method in zip(said, ["temper", "rollout"], strict=True):
         scores = vitreous.explain(vit, Image.fromarray(scene.image), [[6]], method, "probability").patches[0]
         keep = (scores.argsort(descending=True, stable=True).argsort() >= 21)[None, None]
         share = float(probe.logits(keep)[0, 0].softmax(-1)[6])
         assert float(text.replace("\xa0", "").rstrip("%")) == pytest.approx(100 * share, abs=0.6), method
-    assert "the more faithful map" in seen.page.inner_text("#verdict")
-    seen.page.click("#mode >> text=Keep only the highest")
-    assert seen.page.inner_text("#share-says").startswith("0")
-    seen.page.fill("#share", str(int(seen.page.get_attribute("#share", "max")) - 3))  # the last steps are enough
+    assert "the more faithful map" in seen.page.inner_text("#comparison")
+    seen.page.click("#curve-mode >> text=Keep only the highest")
+    assert seen.page.inner_text("#patch-share-value").startswith("0")
+    seen.page.fill(
+        "#patch-share", str(int(seen.page.get_attribute("#patch-share", "max")) - 3)
+    )  # the last steps are enough
     seen.page.click("#play")
-    seen.until("document.getElementById('share').value === document.getElementById('share').max")
+    seen.until("document.getElementById('patch-share').value === document.getElementById('patch-share').max")
     assert seen.page.inner_text("#play") == "Play"
 
 
 def test_the_start_layer_moves_the_map(visit):
     seen = visit()
-    first = seen.page.inner_text("#film-sum b")
-    drawn = seen.page.evaluate("document.querySelector('#film-sum canvas.over').toDataURL()")
-    seen.page.locator("#start").focus()
+    first = seen.page.inner_text("#layer-sum b")
+    drawn = seen.page.evaluate("document.querySelector('#layer-sum canvas.map').toDataURL()")
+    seen.page.locator("#start-layer").focus()
     seen.page.keyboard.press("ArrowRight")
     seen.page.keyboard.press("ArrowRight")
 
-    assert (first, seen.page.inner_text("#film-sum b")) == ("temper+skipplus(start=6)", "temper+skipplus(start=8)")
-    assert seen.page.evaluate("document.querySelector('#film-sum canvas.over').toDataURL()") != drawn
+    assert (first, seen.page.inner_text("#layer-sum b")) == ("temper+skipplus(start=6)", "temper+skipplus(start=8)")
+    assert seen.page.evaluate("document.querySelector('#layer-sum canvas.map').toDataURL()") != drawn
     assert seen.page.locator(".layer").count() == 12
-    assert seen.page.locator(".layer.out").count() == 8
+    assert seen.page.locator(".layer.excluded").count() == 8
     seen.page.click("[aria-label='Start at layer 2']")
-    assert seen.page.locator(".layer.out").count() == 2
-    seen.page.click("#film-add")
+    assert seen.page.locator(".layer.excluded").count() == 2
+    seen.page.click("#add-layer-sum")
     seen.settle()
     assert seen.page.locator(".card b").all_inner_texts()[4] == "temper+skipplus(start=2)"
 
 
 def test_a_link_restores_the_screen(visit):
     seen = visit()
-    seen.page.click(".row >> text=square-window house")
+    seen.page.click(".class-bar >> text=square-window house")
     seen.settle()
-    seen.page.click("#because >> text=Remove them")
+    seen.page.click("#result-summary >> text=Remove them")
     seen.page.select_option("#question", "logit")
     seen.settle()
     seen.page.fill("#opacity", "60")
     seen.page.select_option("#scale", "method")
-    seen.page.click("#mode >> text=Keep only the highest")
-    seen.page.fill("#share", "5")
+    seen.page.click("#curve-mode >> text=Keep only the highest")
+    seen.page.fill("#patch-share", "5")
     seen.page.click("[aria-label='Start at layer 3']")
     seen.page.click("#view >> text=Image")
     seen.until(
         "location.hash.includes('removed=') && location.hash.includes('view=image') && location.hash.includes('start=3')"
     )
     link = seen.page.evaluate("location.hash")
+    assert "step=5" in link
     again = visit(link)
 
-    again.until("document.getElementById('says-lead').textContent.startsWith('Without')")
+    again.until("document.getElementById('prediction-prefix').textContent.startsWith('Without')")
     again.until("document.getElementById('code').textContent !== ''")  # requested after the map
     assert again.says() == seen.says()
     assert again.shares() == seen.shares()
-    for probe in ("#share-says", "#film-sum b", "#code", "#chips"):
+    for probe in ("#patch-share-value", "#layer-sum b", "#code", "#method-chips"):
         assert again.page.inner_text(probe) == seen.page.inner_text(probe)
     for control in ("#question", "#scale", "#opacity"):
         assert again.page.input_value(control) == seen.page.input_value(control)
@@ -449,7 +454,7 @@ def test_a_link_restores_the_screen(visit):
 
 def test_image_scores_and_code_can_be_downloaded(visit, tmp_path, monkeypatch):
     seen = visit()
-    seen.page.click("#because >> text=Remove them")
+    seen.page.click("#result-summary >> text=Remove them")
     seen.until("document.getElementById('code').textContent.includes('keep[0, 0')")
     files = {}
     for button in ("save-png", "save-json", "save-tensors"):
@@ -470,7 +475,7 @@ def test_image_scores_and_code_can_be_downloaded(visit, tmp_path, monkeypatch):
     for entry in entries:
         scores = names["maps"][entry["method"]].patches[0].tolist()
         assert entry["classes"][0]["scores"] == pytest.approx(scores, abs=1e-6, rel=1e-4)
-    assert names["vit"].class_name(int(names["probabilities"].argmax())) == seen.page.inner_text("#says-name")
+    assert names["vit"].class_name(int(names["probabilities"].argmax())) == seen.page.inner_text("#predicted-class")
 
 
 def test_it_works_at_the_width_of_a_phone(visit):
@@ -486,8 +491,8 @@ def test_it_works_at_the_width_of_a_phone(visit):
         background = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
         light = sum(int(part) for part in background[4:-1].split(",")) > 380
         assert light == (scheme == "light")
-    seen.page.click("#because >> text=Remove them")
-    seen.until("document.getElementById('says-lead').textContent.startsWith('Without ')")
+    seen.page.click("#result-summary >> text=Remove them")
+    seen.until("document.getElementById('prediction-prefix').textContent.startsWith('Without ')")
 
 
 def test_the_api_page_lists_every_endpoint(visit, served):
@@ -520,7 +525,7 @@ def test_a_new_image_shows_its_crop_and_no_cursor_of_the_last_one(visit):
     statuses: list[tuple[str, int]] = []
     seen.page.on("response", lambda answer: statuses.append((answer.url, answer.status)))
     assert seen.page.locator("#crop").is_hidden()
-    seen.page.focus("#stage")
+    seen.page.focus("#large-image")
     for key in (
         "ArrowRight",
         "ArrowDown",
@@ -531,12 +536,12 @@ def test_a_new_image_shows_its_crop_and_no_cursor_of_the_last_one(visit):
     drop_image(seen, CROPPED)
     seen.settle()
 
-    assert seen.page.evaluate("document.activeElement.id") == "stage"
-    assert seen.page.inner_text("#cursor-says") == ""
-    marked = "[...document.querySelectorAll('#stage canvas.marks')].some(c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((v, i) => i % 4 === 3 && v && c.width / 14 * 2 > i / 4 % c.width && i / 4 / c.width < c.height / 14 * 2))"
+    assert seen.page.evaluate("document.activeElement.id") == "large-image"
+    assert seen.page.inner_text("#cursor-description") == ""
+    marked = "[...document.querySelectorAll('#large-image canvas.marks')].some(c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((v, i) => i % 4 === 3 && v && c.width / 14 * 2 > i / 4 % c.width && i / 4 / c.width < c.height / 14 * 2))"
     assert not seen.page.evaluate(marked)  # nothing is drawn around rows and columns 1 and 2
     assert [(url, status) for url, status in statuses if status >= 400] == []
-    assert "50 % of the image's area" in seen.page.inner_text("#crop-says")
+    assert "50 % of the image's area" in seen.page.inner_text("#crop-caption")
     seen.until("document.getElementById('crop-image').naturalWidth === 360")
     seen.page.locator(".tile").nth(1).click()
     seen.until("document.getElementById('crop').hidden")
@@ -545,16 +550,16 @@ def test_a_new_image_shows_its_crop_and_no_cursor_of_the_last_one(visit):
 
 def test_a_misspelt_class_is_suggested(visit):
     seen = visit()
-    seen.page.fill("#another", "squre window hose")
+    seen.page.fill("#class-input", "squre window hose")
     seen.page.keyboard.press("Enter")
-    seen.page.click("#suggestions >> text=square-window house")
+    seen.page.click("#class-suggestions >> text=square-window house")
     seen.page.wait_for_selector("text=Why square-window house?")
-    assert seen.page.locator("#suggestions").inner_text() == ""
-    assert seen.page.input_value("#another") == ""
+    assert seen.page.locator("#class-suggestions").inner_text() == ""
+    assert seen.page.input_value("#class-input") == ""
     for text, expected in (("qqqqqq", "none that resembles it"), ("77", "classes 0 to 19")):
-        seen.page.fill("#another", text)
+        seen.page.fill("#class-input", text)
         seen.page.keyboard.press("Enter")
-        seen.page.wait_for_selector(f"#suggestions >> text={expected}")
+        seen.page.wait_for_selector(f"#class-suggestions >> text={expected}")
     seen.settle()
 
 
@@ -592,7 +597,7 @@ def test_a_method_that_cannot_finish_is_refused_before_it_starts(bare_page, slow
     page.goto(f"{slow_server.address}/#method=scorecam%2Bplus")
     sentence = "'scorecam+plus' takes 1,740 passes of this model, about 174 s here, and a request may take 60 s"
     page.wait_for_selector(f".card.failed >> text={sentence}")
-    assert page.inner_text("#because").startswith(f"There is no map to rank patches by: {sentence}")
+    assert page.inner_text("#result-summary").startswith(f"There is no map to rank patches by: {sentence}")
 
 
 def test_the_last_partial_map_is_kept_when_sampling_fails(bare_page, slow_server):

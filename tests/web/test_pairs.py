@@ -178,7 +178,7 @@ class PairVisit(Visit):
         )
 
     def at(self, side: str, row: int, column: int) -> tuple[float, float]:
-        box = self.page.locator(f"#{side}-stage .pane").bounding_box()
+        box = self.page.locator(f"#{side}-image .image-view").bounding_box()
         return box["x"] + (column + 0.5) * box["width"] / 4, box["y"] + (row + 0.5) * box["height"] / 4
 
 
@@ -194,12 +194,12 @@ def pair_server(texts):
 def test_a_patch_that_is_pointed_at_lights_its_partners(browser, pair_server, width, scheme):
     seen = PairVisit(browser, pair_server.address, f"pairs#model={MODEL}", width=width, scheme=scheme)
     page = seen.page
-    image = "side => document.querySelector(`#${side}-stage canvas.over`).toDataURL()"
+    image = "side => document.querySelector(`#${side}-image canvas.map`).toDataURL()"
     before = page.evaluate(image, "second")
     assert re.match(r"Cosine 0\.\d+", page.inner_text("#result-title"))
-    page.locator("#first-stage").scroll_into_view_if_needed()
+    page.locator("#first-image").scroll_into_view_if_needed()
     page.mouse.move(*seen.at("first", 2, 1))
-    assert page.inner_text("#reading").startswith("First, row 3, column 2: its strongest partner is row")
+    assert page.inner_text("#partners").startswith("First, row 3, column 2: its strongest partner is row")
     lit = page.evaluate(image, "second")
     assert lit != before
     page.mouse.click(*seen.at("first", 2, 1))
@@ -208,7 +208,7 @@ def test_a_patch_that_is_pointed_at_lights_its_partners(browser, pair_server, wi
     page.keyboard.press("Escape")
     assert page.evaluate(image, "second") == before
     page.mouse.move(*seen.at("second", 3, 3))
-    assert page.inner_text("#reading").startswith("Second, row 4, column 4")
+    assert page.inner_text("#partners").startswith("Second, row 4, column 4")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")  # nothing sticks out
     seen.close(pair_server.address)
 
@@ -217,15 +217,15 @@ def test_a_patch_that_is_pointed_at_lights_its_partners(browser, pair_server, wi
 def test_pairs_by_keyboard_upload_and_text(browser, pair_server):
     seen = PairVisit(browser, pair_server.address, f"pairs#model={MODEL}")
     page = seen.page
-    page.focus("#first-stage")
+    page.focus("#first-image")
     for key in ("ArrowRight", "ArrowDown", "ArrowRight", "Enter"):
         page.keyboard.press(key)
-    assert page.inner_text("#reading").startswith("First, row 2, column 2")
+    assert page.inner_text("#partners").startswith("First, row 2, column 2")
     page.keyboard.press("Tab")
     page.keyboard.press("Escape")
-    assert page.inner_text("#reading") == ""
+    assert page.inner_text("#partners") == ""
     page.click("#strongest button >> nth=0")
-    assert page.inner_text("#reading").startswith("First, row")
+    assert page.inner_text("#partners").startswith("First, row")
 
     before = page.inner_text("#result-value")
     page.set_input_files("#second-file", {"name": "x.png", "mimeType": "image/png", "buffer": png(90, 70)})
@@ -243,10 +243,10 @@ def test_pairs_by_keyboard_upload_and_text(browser, pair_server):
     seen.settle()
     assert page.locator("#words .word").all_inner_texts() == ["gear", "or", "clock"]
     page.hover("#words .word >> nth=2")
-    assert page.inner_text("#reading").startswith("Second, “clock”: its strongest partner is row")
+    assert page.inner_text("#partners").startswith("Second, “clock”: its strongest partner is row")
     page.focus("#words .word >> nth=0")
     page.keyboard.press("Enter")
-    assert page.inner_text("#reading").startswith("Second, “gear”")
+    assert page.inner_text("#partners").startswith("Second, “gear”")
     unnamed = page.eval_on_selector_all(
         "button, input, select",
         "all => all.filter(e => !(e.labels?.length || e.getAttribute('aria-label') || e.textContent.trim())).map(e => e.outerHTML)",

@@ -40,7 +40,9 @@ def test_any_request_is_answered_as_documented(case):
     case.call_and_validate(checks=CHECKS)
 
 
-@schema.include(path_regex="^/api/(says|explain|curve|film|scores|python|seen|evidence|image$|model)").parametrize()
+@schema.include(
+    path_regex="^/api/(prediction|explain|curve|layers|scores|python|preprocessed|evidence|image$|model)"
+).parametrize()
 @settings(MODEST, max_examples=6)
 def test_requests_about_an_existing_image_are_answered_as_documented(case):
     """The same where model and image exist, so that the work itself is reached."""

@@ -125,7 +125,7 @@ def test_a_model_is_offered_with_its_options(tmp_path, monkeypatch, capsys):
         about = client.get("/api/about").json()["models"]
         facts = client.get("/api/model", params={"name": model}).json()
         subject = {"model": model, "image": "pair-1-6"}
-        prediction = client.post("/api/says", json=subject).json()
+        prediction = client.post("/api/prediction", json=subject).json()
         explained = client.post("/api/explain", json={**subject, "method": "genatt", "targets": [1]}).json()
         screen = {**subject, "methods": ["genatt"], "targets": [1]}
         code = client.post("/api/python", json=screen).json()["code"]

@@ -98,7 +98,7 @@ def test_explanations(client, spec):
 @given(spec=specs())
 @settings(BOUNDED, max_examples=8)
 def test_curves_and_layers(client, spec):
-    for path in ("curve", "film"):
+    for path in ("curve", "layers"):
         check(client.post(f"/api/{path}", json={**SUBJECT, "method": spec, "target": 6}))
 
 

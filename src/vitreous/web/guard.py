@@ -18,7 +18,13 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 DEMO_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
-OLD_PATHS = {"/api/pictures": "/api/images", "/api/picture": "/api/image"}  # answered for one release
+OLD_PATHS = {
+    "/api/pictures": "/api/images",
+    "/api/picture": "/api/image",
+    "/api/says": "/api/prediction",
+    "/api/seen": "/api/preprocessed",
+    "/api/film": "/api/layers",
+}  # answered for one release
 HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",

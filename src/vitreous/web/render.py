@@ -59,24 +59,24 @@ def describe_crop(size: tuple[int, int], preprocess: Preprocess) -> Crop:
     left, top, right, bottom = preprocess.window(size)
     box = max(left, 0.0), max(top, 0.0), min(right, float(width)), min(bottom, float(height))
     cut = {"left": box[0] / width, "top": box[1] / height, "right": 1 - box[2] / width, "bottom": 1 - box[3] / height}
-    seen = max(box[2] - box[0], 0.0) * max(box[3] - box[1], 0.0) / (width * height)
+    visible = max(box[2] - box[0], 0.0) * max(box[3] - box[1], 0.0) / (width * height)
     padded = min(left / width, top / height, 1 - right / width, 1 - bottom / height) < -VISIBLE_SHARE
-    return Crop(box=list(box), seen=seen, **cut, padded=padded, sentence=describe_cut(cut, seen, padded))
+    return Crop(box=list(box), seen=visible, **cut, padded=padded, sentence=describe_cut(cut, visible, padded))
 
 
-def describe_cut(cut: dict[str, float], seen: float, padded: bool) -> str:
+def describe_cut(cut: dict[str, float], visible: float, padded: bool) -> str:
     """Return one or two sentences about the cut, or an empty string where nothing is cut off or added."""
     parts = []
     for first, second, length in (("left", "right", "width"), ("top", "bottom", "height")):
         shares = {first: cut[first], second: cut[second]}
         if round(100 * cut[first]) == round(100 * cut[second]):
             shares = {f"{first} and {second} each": cut[first]}
-        visible = {sides: share for sides, share in shares.items() if share >= VISIBLE_SHARE}
-        parts += [f"{format_share(share)} of its {length} on the {sides}" for sides, share in visible.items()]
+        noticeable = {sides: share for sides, share in shares.items() if share >= VISIBLE_SHARE}
+        parts += [f"{format_share(share)} of its {length} on the {sides}" for sides, share in noticeable.items()]
     sentences = []
     if parts:
         sentences.append(
-            f"The model sees {format_share(seen)} of the image's area: preprocessing cuts off {' and '.join(parts)}."
+            f"The model sees {format_share(visible)} of the image's area: preprocessing cuts off {' and '.join(parts)}."
         )
     if padded:
         sentences.append("The image is smaller than the model's input; the margin around it is filled with one colour.")

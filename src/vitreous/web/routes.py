@@ -112,8 +112,8 @@ async def thumbnail(caller: Calling, image: ImageQuery) -> Response:
     return await draw_once(caller, ("thumbnail", image), lambda: render.render_thumbnail(images.get(image)))
 
 
-@api.get("/seen", response_class=Response, responses=PNG)
-async def seen(caller: Calling, model: OfferedModel, image: ImageQuery) -> Response:
+@api.get("/preprocessed", response_class=Response, responses=PNG)
+async def preprocessed(caller: Calling, model: OfferedModel, image: ImageQuery) -> Response:
     """The part of an image that the model sees."""
     return Response(await caller.compute(caller.service.draw_input, model, image), media_type="image/png")
 
@@ -140,7 +140,7 @@ async def evidence(caller: Calling, model: OfferedModel, image: ImageQuery, targ
 # ── predictions and explanations ─────────────────────────────────────────────────────────────────
 
 
-@api.post("/says")
+@api.post("/prediction")
 async def predict(caller: Calling, body: schemas.PredictRequest) -> schemas.Prediction:
     """The prediction when some patches are removed; their tokens are removed from the input, nothing is painted over."""
     caller.service.models.entry(body.model)
@@ -191,8 +191,8 @@ async def curve(caller: Calling, body: schemas.SingleRequest) -> schemas.Curve:
     return await caller.compute(caller.service.curve, await plan_single(caller, body))
 
 
-@api.post("/film")
-async def film(caller: Calling, body: schemas.SingleRequest) -> schemas.Layers:
+@api.post("/layers")
+async def layers(caller: Calling, body: schemas.SingleRequest) -> schemas.Layers:
     """What every layer adds to a method's map, and the SkipPLUS sum from every layer on."""
     return await caller.compute(caller.service.layers, await plan_single(caller, body))
 

@@ -137,7 +137,7 @@ class Crop(Schema):
     """The part of an image that the model sees; shares are of the image's width, height or area."""
 
     box: Annotated[list[float], Field(min_length=4, max_length=4, description="left, top, right, bottom in pixels")]
-    seen: float
+    seen: float = Field(description="Share of the image's area that the model sees.")
     left: float
     top: float
     right: float

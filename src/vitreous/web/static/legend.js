@@ -1,14 +1,16 @@
 // A colour bar with its numbers.
 
-import { el, number, unit } from "./dom.js";
-import { ramp } from "./paint.js";
-import { state } from "./state.js";
+import { create } from "./elements.js";
+import { formatExponent, formatScore } from "./formatting.js";
+import { listRampColours } from "./map_colours.js";
 
-export function legend(scale, words) {
-  const band = el("div", { class: "band" });
-  band.style.background = `linear-gradient(to right, ${ramp(scale, state.opacity / 100).join(", ")})`;
-  const ticks = [scale.low, scale.signed ? 0 : (scale.low + scale.high) / 2, scale.high];
-  return el("div", { class: "colours" }, band,
-    el("div", { class: "ticks" }, ...ticks.map((tick) => el("span", {}, number(tick, scale)))), unit(scale) && el("div", { class: "unit" }, unit(scale)),
-    words && el("div", { class: "poles" }, ...words.map((word) => el("span", {}, word))));
+// `labels`: words for both ends, below the numbers.
+export function createLegend(scale, opacity, labels) {
+  const bar = create("div", { class: "colour-bar" });
+  bar.style.background = `linear-gradient(to right, ${listRampColours(scale, opacity).join(", ")})`;
+  const ticks = [scale.low, scale.signed ? 0 : (scale.low + scale.high) / 2, scale.high], exponent = formatExponent(scale);
+  return create("div", { class: "colour-legend" }, bar,
+    create("div", { class: "ticks" }, ...ticks.map((tick) => create("span", {}, formatScore(tick, scale)))),
+    exponent && create("div", { class: "exponent" }, exponent),
+    labels && create("div", { class: "end-labels" }, ...labels.map((label) => create("span", {}, label))));
 }
