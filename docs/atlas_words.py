@@ -11,7 +11,6 @@ from combination_table import ENDINGS, Combination, list_combinations, restart_d
 
 import vitreous
 from vitreous.explanation import cautions
-from vitreous.methods import load_all
 from vitreous.methods.fold import Fold
 from vitreous.methods.folds import plus, rollout, skipplus
 from vitreous.methods.method import METHODS, SPEC_ALIASES, Method
@@ -161,7 +160,6 @@ def setting(preset: Mapping[str, Any]) -> str:
 
 def methods_page(costs: dict[str, list[float]], described_targets: str) -> str:
     """Page of all methods; `described_targets` describes the three images."""
-    load_all()
     bibliography, vit = papers(), vitreous.load("scenes")
     page = [
         "# Methods",

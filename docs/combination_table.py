@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vitreous.core.errors import SpecError
-from vitreous.methods import load_all
 from vitreous.methods.method import METHODS, Method
 from vitreous.methods.recipe import LayerSignal
 from vitreous.methods.spec import resolve
@@ -42,7 +41,6 @@ def describe_combination(name: str, ending: str) -> Combination:
 
 def list_combinations() -> dict[str, dict[str, Combination]]:
     """Every method of this package (not of plugins) with every ending, by name and ending."""
-    load_all()
     names = sorted(name for name in METHODS if METHODS.owner(name).split(".")[0] == "vitreous")
     return {name: {ending: describe_combination(name, ending) for ending in ENDINGS} for name in names}
 

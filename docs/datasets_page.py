@@ -10,7 +10,6 @@ from pathlib import Path
 
 from generated_page import write_or_check
 
-from vitreous.core.registry import import_submodules
 from vitreous.data.reader import READERS, Reader
 from vitreous.methods.option_meanings import parameters
 
@@ -41,7 +40,6 @@ def describe_kind(kind: str, reader: Reader) -> list[str]:
 
 
 def page() -> str:
-    import_submodules("vitreous.data")
     kinds = {kind: READERS[kind] for kind in sorted(READERS) if READERS.owner(kind).startswith("vitreous.")}
     parts = [HEAD.rstrip()]
     for kind, reader in kinds.items():

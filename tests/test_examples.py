@@ -14,7 +14,6 @@ import pytest
 
 import vitreous
 from vitreous.capture.targets import Target
-from vitreous.core.registry import import_submodules
 from vitreous.data.reader import READERS
 from vitreous.methods.fold import FOLDS, Fold
 from vitreous.methods.method import METHODS
@@ -72,9 +71,6 @@ def undocumented(value: Any, docstring: str) -> list[str]:
 @pytest.mark.parametrize("name", OBJECTS)
 def test_the_example_of_a_public_object_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for list_all in (vitreous.list_methods, vitreous.list_metrics, vitreous.list_models):
-        list_all()  # registers what belongs to the package
-    import_submodules("vitreous.data")  # registers its readers
     before = [set(registry) for registry in REGISTRIES]
     value = OBJECTS[name]
     docstrings = [inspect.getdoc(value) or ""]

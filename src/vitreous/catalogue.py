@@ -179,10 +179,8 @@ def list_methods() -> list[MethodEntry]:
     >>> [method["name"] for method in vitreous.list_methods() if method["family"] == "Vector norms"]
     ['alti', 'attin', 'globenc']
     """
-    from vitreous.methods import load_all
     from vitreous.methods.method import METHODS
 
-    load_all()
     return [method_facts(METHODS[name]) for name in sorted(METHODS)]
 
 
@@ -200,10 +198,8 @@ def list_metrics() -> list[MetricEntry]:
     >>> "pointing_game" in [metric["name"] for metric in vitreous.list_metrics()]
     True
     """
-    from vitreous.metrics import load_all
     from vitreous.metrics.metric import METRICS
 
-    load_all()
     return [metric_facts(METRICS[name]) for name in sorted(METRICS)]
 
 
@@ -221,9 +217,8 @@ def list_models() -> list[FamilyEntry]:
     >>> [model["example"] for model in vitreous.list_models() if model["family"] == "BEiT"]
     ['timm:beit_base_patch16_224']
     """
-    from vitreous.models.model_registry import SOURCES, load_all
+    from vitreous.models.model_registry import SOURCES
 
-    load_all()
     return [
         FamilyEntry(
             family=family.family,

@@ -15,12 +15,10 @@ from tests.models.families import named, shaken
 from vitreous.capture.adapter_check import compare_with_model
 from vitreous.capture.forward import adapter_logits
 from vitreous.core.errors import Caveat, ModelError, ShapeError, SpecError
-from vitreous.methods import load_all
 from vitreous.methods.method import METHODS
 from vitreous.models.outputs import compare_with_texts
 from vitreous.testing import check_method
 
-load_all()
 WIDE = 8  # of the projected embedding
 BODY = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "image_size": 24, "patch_size": 8}
 TEXT = {

@@ -19,12 +19,10 @@ from vitreous.capture.pixels import ImageVariants
 from vitreous.capture.probe import Probe
 from vitreous.capture.progress import pieces, reporting
 from vitreous.core.errors import ModelError, ShapeError, SpecError
-from vitreous.methods import load_all
 from vitreous.methods.method import METHODS
 from vitreous.models.black_box import describe_black_box
 from vitreous.testing import fingerprint
 
-load_all()
 ABLE = [name for name in METHODS if METHODS[name].black_box is not None]
 SPECS = ["occlusion", "rise(masks=20)", "lime(samples=20)", "kernelshap(samples=20)", "hsic(masks=20)"]
 SPECS += ["pami(regions='circles', radius=9, stride=9)"]

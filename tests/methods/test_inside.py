@@ -9,12 +9,10 @@ import vitreous
 from tests.cases import each
 from vitreous.capture.linearise import LIBRA
 from vitreous.core.errors import ModelError, SpecError
-from vitreous.methods import load_all
 from vitreous.methods.method import METHODS
 from vitreous.methods.transition import transition
 from vitreous.testing import tiny_vits
 
-load_all()
 TARGETS = torch.tensor([[1, 4], [2, 0], [3, 1]])
 
 

@@ -17,19 +17,15 @@ import vitreous
 from vitreous.capture.linearise import CHOICES, LINEARISATIONS
 from vitreous.core.errors import Caveat, SpecError, VitreousError
 from vitreous.core.registry import Registry
-from vitreous.methods import load_all
 from vitreous.methods.fold import FOLDS
 from vitreous.methods.method import METHODS
 from vitreous.methods.options import defaults, options_of
-from vitreous.metrics import load_all as load_metrics
 from vitreous.metrics.metric import METRICS, resolve_metric
 from vitreous.models.vit import ViT
 from vitreous.testing import tiny_vits
 
 pytestmark = pytest.mark.slow
 
-load_all()
-load_metrics()
 METHOD_NAMES = sorted(name for name in METHODS if METHODS.owner(name).split(".")[0] == "vitreous")
 METRIC_NAMES = sorted(name for name in METRICS if METRICS.owner(name).split(".")[0] == "vitreous")
 RESERVED = ["self", "cls", "spec", "name", "given", "options", "method", "function", "fold", "preset", "probe", "layer"]

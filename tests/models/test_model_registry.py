@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +20,7 @@ from tests.models.families import FAMILIES, build, seen, tiny
 from vitreous.capture.forward import adapter_logits
 from vitreous.core import registry
 from vitreous.core.errors import ModelError, SpecError
-from vitreous.models.model_registry import ADAPTERS, SOURCES, adapt, load_all
+from vitreous.models.model_registry import ADAPTERS, SOURCES, adapt
 from vitreous.models.vit import AttentionBranch, Block, Layout, LinearPool, MlpBranch, ViT, mean_rows
 from vitreous.testing import ContractError, check_model
 
@@ -92,7 +94,6 @@ def own_vit() -> OwnViT:
 @pytest.fixture
 def own() -> Iterator[str]:
     """Adapter and source "own", registered for one test."""
-    load_all()
     vitreous.adapter("own", matches=lambda module: isinstance(module, OwnViT))(describe)
 
     @vitreous.source("own", families=[("Own", "own:small", "of a test")])
@@ -128,7 +129,6 @@ def test_a_registered_adapter_is_used_by_wrap_load_and_explain(own: str) -> None
 
 
 def test_plugins_are_tried_before_the_adapters_of_the_package() -> None:
-    load_all()
     vitreous.adapter("mine", matches=lambda module: module is tiny("vit"))(lambda module, name: seen("deit"))
     try:
         assert adapt(tiny("vit")).module is tiny("deit")
@@ -155,6 +155,40 @@ def test_a_plugin_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(SpecError, match=r"plugin 'broken' of vitreous.somethings could not be loaded.*No module named"):
         plugins["x"]
+
+
+@pytest.fixture
+def numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> registry.Registry[int]:
+    """Registry whose package, with one module that registers 1 as "one", is not imported yet."""
+    package = tmp_path / f"numbers_of_{tmp_path.name}"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "first.py").write_text(
+        "from vitreous.core.registry import numbers\nnumbers.add('one', 1, 'vitreous.first', ('1',))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    numbers: registry.Registry[int] = registry.Registry("number", package.name)
+    monkeypatch.setattr(registry, "numbers", numbers, raising=False)
+    return numbers
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda numbers: numbers["ONE"] == 1,
+        lambda numbers: list(numbers) == ["one"],
+        lambda numbers: len(numbers) == 1,
+        lambda numbers: "1" in numbers,
+    ],
+    ids=["item", "names", "length", "contains"],
+)
+def test_a_registry_is_complete_when_it_is_read(read: Callable[[Any], bool], numbers: registry.Registry[int]) -> None:
+    assert read(numbers)
+
+
+def test_names_of_a_package_that_is_not_imported_yet_are_taken(numbers: registry.Registry[int]) -> None:
+    with pytest.raises(SpecError, match=r"number 'one' is already registered by vitreous\.first; mine must choose"):
+        numbers.add("one", 2, "mine")
 
 
 # ── a ViT that was built by hand ─────────────────────────────────────────────────────────────────

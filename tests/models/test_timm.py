@@ -25,13 +25,11 @@ from tests.models.families import FAMILIES, SIZE, SMALL, build, has_timm, made, 
 from vitreous.capture.adapter_check import compare_with_model
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, ShapeError
-from vitreous.methods import load_all
 from vitreous.methods.method import METHODS
 from vitreous.models.timm import from_timm
 
 EVERY = each("family", FAMILIES)
 
-load_all()
 ROOMS = ("tokens", "cams", "attention", "vectors", "transition", "controls")  # one forward and backward each
 OWN = [name for name in METHODS if METHODS.owner(name).removeprefix("vitreous.methods.") in ROOMS]
 

@@ -16,7 +16,6 @@ from tests.reference.reference import HELD, MODELS, REFERENCES
 from tests.reference.scene import TARGETS, look, scene_of
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError, VitreousError
-from vitreous.methods import load_all
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import METHODS
 from vitreous.methods.spec import resolve
@@ -59,7 +58,6 @@ def assert_agreement(spec: str, family: str) -> None:
 
 
 def test_every_method_has_a_reference() -> None:
-    load_all()
     modules = ("token_gradients", "cams", "attention", "decompose", "vectors", "transition")
     owners = {name: METHODS.owner(name).removeprefix("vitreous.methods.") for name in METHODS}
     ours = {name for name, owner in owners.items() if owner in modules}

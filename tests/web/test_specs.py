@@ -7,14 +7,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.web.conftest import SUBJECT, client_of
-from vitreous.methods import load_all
 from vitreous.methods.fold import FOLDS
 from vitreous.methods.method import METHODS
 from vitreous.web.budget import PassCost
 from vitreous.web.service import resolve_untrusted
 from vitreous.web.settings import Settings
 
-load_all()
 BOUNDED = settings(
     max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
 )

@@ -197,9 +197,6 @@ def describe_missing(metric: Metric, annotations: set[str]) -> str:
 
 def list_metrics_for(data: DataSpec, origin: Origin) -> tuple[str, ...]:
     """All registered metrics that can be computed on a dataset."""
-    from vitreous.metrics import load_all
-
-    load_all()
     return keep_measurable(sorted(METRICS), data, origin)
 
 

@@ -25,25 +25,28 @@ def import_submodules(package: str) -> None:
 class Registry(Generic[T]):
     """Mapping from names to objects of one kind.
 
-    Names are unique; lookup is case-insensitive and resolves aliases.
+    Names are unique; lookup is case-insensitive and resolves aliases. What a package of vitreous and the plugins register is
+    imported when the registry is first read.
 
     Parameters
     ----------
     kind
         For example "method" or "fold". Used in error messages.
+    package
+        Package whose modules register objects; None if they are all where the registry is.
     group
         Entry-point group from which plugins are loaded; `vitreous.<kind>s` by default.
     """
 
-    def __init__(self, kind: str, group: str | None = None) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, package: str | None = None, group: str | None = None) -> None:
+        self.kind, self.package = kind, package
         self.group = group or f"vitreous.{kind}s"
         self._table: dict[str, T] = {}
         self._owner: dict[str, str] = {}
         self._aliases: dict[str, str] = {}
         self._plugins_loaded = False
 
-    def add(self, name: str, value: T, owner: str, aliases: tuple[str, ...] = ()) -> T:
+    def add(self, name: str, value: T, owner: str | None, aliases: tuple[str, ...] = ()) -> T:
         """Register `value` and return it.
 
         Parameters
@@ -53,7 +56,7 @@ class Registry(Generic[T]):
         value
             The object.
         owner
-            Module that registers it; named in the error message if the name is taken.
+            Module that registers it, None for code outside of modules; named in the error message if the name is taken.
         aliases
             Further names.
 
@@ -62,6 +65,9 @@ class Registry(Generic[T]):
         SpecError
             If the name or an alias is already registered.
         """
+        owner = owner or "__main__"
+        if not owner.startswith("vitreous."):
+            self.load()  # names of the package are taken, also before it is imported
         for claimed in (name, *aliases):
             owner_of_name = self._owner.get(self._aliases.get(claimed, claimed))
             if owner_of_name is not None:
@@ -78,14 +84,16 @@ class Registry(Generic[T]):
         self._owner.pop(name, None)
         self._aliases = {alias: target for alias, target in self._aliases.items() if target != name}
 
-    def load_plugins(self) -> None:
-        """Load the entry points of installed packages; later calls do nothing.
+    def load(self) -> None:
+        """Import the modules of the package, and the entry points of installed packages; later calls do nothing.
 
         Raises
         ------
         SpecError
             If a plugin cannot be imported.
         """
+        if self.package is not None:
+            import_submodules(self.package)
         if self._plugins_loaded:
             return
         self._plugins_loaded = True
@@ -103,11 +111,11 @@ class Registry(Generic[T]):
                 ) from problem
 
     def find(self, name: str) -> T | None:
-        """Return the object of that name or alias, or None; plugins are not loaded."""
+        """Return the object of that name or alias, or None, of those registered so far."""
         return self._table.get(self._aliases.get(name, name))
 
     def __getitem__(self, name: str) -> T:
-        self.load_plugins()
+        self.load()
         value = self.find(name.lower())
         if value is None:
             raise SpecError(f"no {self.kind} {name!r}; {self.hint(name)}")
@@ -127,11 +135,13 @@ class Registry(Generic[T]):
         return tuple(alias for alias, target in self._aliases.items() if target == name)
 
     def __iter__(self) -> Iterator[str]:
-        self.load_plugins()
+        self.load()
         return iter(self._table)
 
     def __len__(self) -> int:
+        self.load()
         return len(self._table)
 
     def __contains__(self, name: str) -> bool:
+        self.load()
         return self.find(name.lower()) is not None

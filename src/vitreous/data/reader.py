@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_t
 from urllib.parse import parse_qsl
 
 from vitreous.core.errors import Caveat, DataError, SpecError
-from vitreous.core.registry import Registry, import_submodules
+from vitreous.core.registry import Registry
 from vitreous.data.sample import Dataset
 
 Read: TypeAlias = Callable[..., Dataset]
@@ -31,7 +31,7 @@ class Reader:
     recognises: Recognise | None = None
 
 
-READERS: Registry[Reader] = Registry("dataset")
+READERS: Registry[Reader] = Registry("dataset", "vitreous.data")
 WORDS = {"true": True, "false": False, "none": None}
 
 
@@ -122,7 +122,6 @@ def open_dataset(spec: str | Path, **options: Any) -> Dataset:
     >>> len(dataset), dataset[0].image.size
     (3, (112, 112))
     """
-    import_submodules("vitreous.data")
     kind, place, spec_options = split_spec(str(spec))
     if not kind and not place:
         raise SpecError(f"no dataset is named; give a path, or one of {list_kinds()} with where it lies")
@@ -148,7 +147,6 @@ def open_dataset(spec: str | Path, **options: Any) -> Dataset:
 
 def recognise(path: Path) -> str:
     """Kind of the dataset at a path, from its name and content; "folder" if no other kind fits."""
-    import_submodules("vitreous.data")
     for kind in sorted(READERS, key=lambda kind: (READERS.owner(kind).startswith("vitreous."), kind)):
         recognises = READERS[kind].recognises
         if recognises is not None and recognises(path):

@@ -122,7 +122,7 @@ class Fold:
         return resolve(method).with_fold(self.with_options(**options))
 
 
-FOLDS: Registry[Fold] = Registry("fold")
+FOLDS: Registry[Fold] = Registry("fold", "vitreous.methods")
 
 
 def fold(

@@ -447,7 +447,7 @@ class Method:
             return value
 
 
-METHODS: Registry[Method] = Registry("method")
+METHODS: Registry[Method] = Registry("method", "vitreous.methods")
 SPEC_ALIASES: dict[str, str] = {}  # alias in lower case → spec
 
 

@@ -53,9 +53,6 @@ def resolve(spec: str | Method, /, **options: Any) -> Method:
         return spec.with_options(**options) if options else spec
     if not isinstance(spec, str):
         raise SpecError(f"a method is a spec such as 'decompx+skipplus', not {type(spec).__name__!r}")
-    from vitreous.methods import load_all
-
-    load_all()
     text = remove_spaces(spec)
     name, rest = take_name(text)
     resolved = METHODS.find(name)
@@ -113,7 +110,6 @@ def remove_spaces(spec: str) -> str:
 
 def take_name(text: str) -> tuple[str, str]:
     """Longest known name at the start of `text` ('GradCAM++' is a name, 'gradcam+plus' has a fold), and the rest."""
-    METHODS.load_plugins()
     lowered = text.lower()
     names = sorted([*METHODS, *SPEC_ALIASES], key=len, reverse=True)
     for name in names:

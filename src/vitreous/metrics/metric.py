@@ -208,7 +208,7 @@ class Metric:
         )
 
 
-METRICS: Registry[Metric] = Registry("metric")
+METRICS: Registry[Metric] = Registry("metric", "vitreous.metrics")
 
 
 class MetricKeywords(TypedDict, total=False):
@@ -306,9 +306,6 @@ def resolve_metric(spec: str | Metric, /, **options: Any) -> Metric:
         return spec.with_options(**options) if options else spec
     if not isinstance(spec, str):
         raise SpecError(f"a metric is a spec such as 'deletion_aopc', not {type(spec).__name__!r}")
-    from vitreous.metrics import load_all
-
-    load_all()
     text = remove_spaces(spec)
     name, rest = take_word(text)
     chosen = METRICS[name.replace("-", "_")]

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from vitreous.core.errors import ModelError, NotAdaptedError
-from vitreous.core.registry import Registry, import_submodules
+from vitreous.core.registry import Registry
 from vitreous.models.image_input import Preprocess
 from vitreous.models.model import RECORD_KEYS, UNKNOWN, AnyModel, ModelOrigin
 from vitreous.models.module_structure import unwrap
@@ -96,8 +96,8 @@ class Source:
     unprefixed: tuple[str, ...] = ()
 
 
-ADAPTERS: Registry[Adapter] = Registry("model adapter", group=GROUP)
-SOURCES: Registry[Source] = Registry("model source", group=GROUP)
+ADAPTERS: Registry[Adapter] = Registry("model adapter", "vitreous.models", GROUP)
+SOURCES: Registry[Source] = Registry("model source", "vitreous.models", GROUP)
 
 D = TypeVar("D", bound=Describe)
 C = TypeVar("C", bound=Create)
@@ -194,16 +194,8 @@ def source(
     return add
 
 
-def load_all() -> None:
-    """Import the adapters and sources of this package, which registers them, and those of plugins."""
-    import_submodules("vitreous.models")
-    ADAPTERS.load_plugins()
-    SOURCES.load_plugins()
-
-
 def find_adapter(module: nn.Module) -> Adapter | None:
     """Return the first adapter that matches `module`, or None; plugins come before the adapters of this package."""
-    load_all()
     return next((ADAPTERS[name] for name in sorted(ADAPTERS, key=is_built_in) if ADAPTERS[name].matches(module)), None)
 
 
@@ -219,7 +211,7 @@ def find_source(name: str) -> tuple[Source, str]:
     ModelError
         If the text before the colon is no source.
     """
-    load_all()
+    SOURCES.load()
     prefix, colon, rest = name.partition(":")
     if not colon:
         owner = next((source for source in SOURCES if name in SOURCES[source].unprefixed), "timm")
