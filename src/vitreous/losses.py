@@ -78,8 +78,8 @@ def inconsistency(first: Attribution, second: Attribution) -> Float[Tensor, ""]:
     >>> vit = vitreous.load("scenes")
     >>> images = vitreous.scenes.tensor(vitreous.scenes.draw("single", seed=0, index=0))[None]
     >>> attribution = vitreous.explain(vit, images, method="decompx+plus")
-    >>> round(vitreous.losses.inconsistency(attribution, attribution).item(), 4)
-    0.0
+    >>> abs(vitreous.losses.inconsistency(attribution, attribution).item()) < 1e-6  # a map agrees with itself
+    True
     """
     maps = [grid_maps(attribution).flatten(1) for attribution in (first, second)]
     if maps[0].shape != maps[1].shape:

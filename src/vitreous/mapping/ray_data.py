@@ -104,8 +104,6 @@ def make_pipeline(
         num_cpus=None if gpus else CPU_SHARE,
         compute=ActorPoolStrategy(min_size=1, max_size=replicas),
         fn_constructor_args=(job, "cuda" if gpus else "cpu"),
-        max_restarts=-1,
-        max_task_retries=-1,
     )
 
 
