@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
 
@@ -12,6 +12,7 @@ from vitreous.capture.score_function import resolve_score_function
 from vitreous.core.errors import SpecError
 from vitreous.methods.fold import Fold
 from vitreous.methods.options import Option, OptionFunction, options_of
+from vitreous.methods.pass_counts import ModelSizes
 from vitreous.models.vit import ViT
 
 if TYPE_CHECKING:
@@ -52,7 +53,11 @@ class Facts:
     averages
         Whether scores are means of model scores, and therefore have their sign.
     forwards, backwards
-        Number of passes, or an expression for it.
+        Number of passes, or a formula of options and sizes of the model, such as "1 + masks" or "1 + patches".
+    counts
+        `(method, sizes)` → values of names in these formulas, in place of options and sizes of the same name.
+    coarser
+        `(method, sizes)` → options that take fewer and fewer passes, for users to whom the method takes too long.
     family
         Heading under which the method is documented.
     paper
@@ -80,6 +85,8 @@ class Facts:
     averages: bool = False
     forwards: int | str = 1
     backwards: int | str = 1
+    counts: Callable[[Method, ModelSizes], Mapping[str, int]] | None = None
+    coarser: Callable[[Method, ModelSizes], Iterable[Mapping[str, Any]]] | None = None
     family: str = "Others"
     paper: str = ""
     title: str = ""
@@ -232,6 +239,8 @@ class RecipeKeywords(TypedDict, total=False):
     averages: bool
     forwards: int | str
     backwards: int | str
+    counts: Callable[[Method, ModelSizes], Mapping[str, int]] | None
+    coarser: Callable[[Method, ModelSizes], Iterable[Mapping[str, Any]]] | None
     family: str
     paper: str
     title: str
