@@ -13,6 +13,7 @@ from vitreous.core.errors import SpecError
 from vitreous.methods.fold import Fold
 from vitreous.methods.options import Option, OptionFunction, options_of
 from vitreous.methods.pass_counts import ModelSizes
+from vitreous.models.tensor_types import TokenScores
 from vitreous.models.vit import ViT
 
 if TYPE_CHECKING:
@@ -158,6 +159,9 @@ class LayerSignal:
         `(images, gradient, **options)` → [r H W]: the method's form in pixel space.
     finish
         `(patches, **options)`: a published post-processing step.
+    measures
+        `(layer, **options)`, with the options of the signal → token scores by name, which `vitreous.inside` shows instead of
+        the signal.
     """
 
     signal: OptionFunction
@@ -171,6 +175,7 @@ class LayerSignal:
     adapt: OptionFunction | None = None
     pixel: OptionFunction | None = None
     finish: OptionFunction | None = None
+    measures: Callable[..., Mapping[str, TokenScores]] | None = None
 
     @property
     def attention(self) -> bool:
@@ -264,6 +269,7 @@ class RecipeKeywords(TypedDict, total=False):
     adapt: Callable[..., Any] | None
     pixel: Callable[..., Any] | None
     finish: Callable[..., Any] | None
+    measures: Callable[..., Mapping[str, TokenScores]] | None
 
 
 class MethodKeywords(RecipeKeywords, total=False):

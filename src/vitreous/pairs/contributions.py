@@ -225,7 +225,7 @@ def batches(count: int, size: int) -> Iterator[Tensor]:
 
 def layers_added(method: Method, model: BlackBox) -> int:
     """Number of layers whose maps the method adds up."""
-    if method.fold is None or method.fold.name not in ("plus", "skipplus") or not isinstance(model, Network):
+    if method.fold is None or method.fold.accumulates != "sum" or not isinstance(model, Network):
         return 1
     return model.depth - method.fold.first_layer(model.depth)
 
