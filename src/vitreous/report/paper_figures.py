@@ -265,12 +265,11 @@ def describe_curve_point(scores: MetricScores, row: int, place: int, at: int) ->
     assert scores.curve is not None
     assert scores.axes is not None
     value = float(scores.curve[row, place, at])
-    match scores.axes.values:
-        case "accuracy":
-            return {1.0: "still right", 0.0: "no longer right"}.get(value, format_number(value))
-        case "drop":
-            return f"probability {'falls' if value >= 0 else 'rises'} by {format_number(abs(value), 2)}"
-    return f"probability {format_number(value, 2)}"
+    if scores.axes.values == "accuracy":
+        return {1.0: "still right", 0.0: "no longer right"}.get(value, format_number(value))
+    if scores.axes.values == "probability":
+        return f"probability {format_number(value, 2)}"
+    return f"probability {'falls' if value >= 0 else 'rises'} by {format_number(abs(value), 2)}"
 
 
 def delete_top(attribution: Attribution, share: float) -> Image.Image:

@@ -139,11 +139,12 @@ def curve_is_as_stated(case: MetricCase) -> None:
     axes, result = case.metric.axes, case.result
     if axes is None:
         return
-    require(result.curve is not None and result.levels is not None, "it states the axes of a curve and has none")
-    assert result.curve is not None
-    require(all(0 <= level <= 1 for level in result.levels or ()), "the levels of its curve are no shares")
-    low = {"other": -math.inf, "drop": -1.0}.get(axes.values, 0.0)
-    beyond = (result.curve < low - case.near) | (result.curve > (math.inf if axes.values == "other" else 1 + case.near))
+    curve, levels = result.curve, result.levels
+    require(curve is not None and levels is not None, "it states the axes of a curve and has none")
+    assert curve is not None
+    require(all(0 <= level <= 1 for level in levels or ()), "the levels of its curve are no shares")
+    low, high = {"other": (-math.inf, math.inf), "drop": (-1, 1)}.get(axes.values, (0, 1))
+    beyond = (curve < low - case.near) | (curve > high + case.near)
     require(not beyond.any(), f"its curve holds values that are no {axes.values}")
 
 

@@ -142,9 +142,7 @@ def plan_fixed(
 
 def find_coarser(method: Method, sizes: ModelSizes, passes: float) -> str:
     """Return the finest spec that the method offers with at most so many passes; an empty string if there is none."""
-    if method.facts.coarser is None:
-        return ""
-    for options in method.facts.coarser(method, sizes):
+    for options in method.facts.coarser(method, sizes) if method.facts.coarser else ():
         candidate = method.with_options(**options)
         needed = evaluate_passes(candidate, sizes)
         if needed is not None and sum(needed) <= passes:
