@@ -55,6 +55,8 @@ class Method:
     ('genatt(start=1)', 'genatt+plus')
     >>> method.with_linearisation("libra", vitreous.resolve("ixg@libra").linearisation).spec
     'genatt@libra'
+    >>> vitreous.resolve("genatt+skipplus").read_layers(12)
+    range(6, 12)
     >>> method.chosen_question(), method.chosen_question("margin")
     ('logit', 'margin')
     >>> vitreous.resolve("rise").signed_by("probability"), vitreous.resolve("rise").signed_by("logit")

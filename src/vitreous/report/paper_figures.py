@@ -24,13 +24,8 @@ from vitreous.report.map_loader import MapLoader
 
 GREY = np.array([128, 128, 128], np.uint8)
 STEPS = (0.1, 0.25, 0.5)  # fractions that are deleted
-USUAL = (
-    "deletion_aopc",
-    "deletion",
-    "deletion_accuracy",
-    "aopc",
-    "positive_auc",
-)  # measured by deletion, best suited first
+# metrics for the figure of deletion, the best suited first; others of a run are used if it has none of these
+USUAL = ("deletion_aopc", "deletion", "deletion_accuracy", "aopc", "positive_auc")
 PAIRS = 2  # images with several classes
 
 
