@@ -22,7 +22,7 @@ GROUPS = {
         "TextTarget",
         "text_target",
     ),
-    "Measure": ("evaluate", "MetricResult", "Measured"),
+    "Measure": ("evaluate", "MetricResult", "Measured", "CurveAxes"),
     "Look up": ("list_methods", "list_metrics", "list_models", "resolve", "resolve_metric"),
     "Models and images": (
         "BlackBox",

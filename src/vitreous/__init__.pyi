@@ -40,6 +40,7 @@ from vitreous.methods.inside import Inside as Inside
 from vitreous.methods.method import Method as Method
 from vitreous.methods.register_method import method as method
 from vitreous.methods.spec import resolve as resolve
+from vitreous.metrics.metric import CurveAxes as CurveAxes
 from vitreous.metrics.metric import Metric as Metric
 from vitreous.metrics.metric import metric as metric
 from vitreous.metrics.metric import resolve_metric as resolve_metric

@@ -9,8 +9,10 @@ import vitreous
 from tests.cases import each
 from vitreous.capture.linearise import LIBRA
 from vitreous.core.errors import ModelError, SpecError
+from vitreous.methods.fold import FOLDS
 from vitreous.methods.method import METHODS
 from vitreous.methods.transition import transition
+from vitreous.pairs.contributions import layers_added
 from vitreous.testing import tiny_vits
 
 TARGETS = torch.tensor([[1, 4], [2, 0], [3, 1]])
@@ -181,6 +183,41 @@ def test_a_measure_that_is_switched_off_is_not_shown(vit, images):
     assert "length" in seen.parts
     assert not {"necc", "mlp_necc"} & set(seen.parts)
     assert seen.whole.method == "tokentm(preset='af+l')"
+
+
+# ── folds and measures of other packages ─────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def last_three():
+    """A sum over the last three layers."""
+    fold = vitreous.fold("last_three", reach=lambda depth: depth - 3, accumulates="sum")
+    yield fold(vitreous.plus.function)
+    FOLDS.discard("last_three")
+
+
+def test_a_fold_of_another_package_shows_every_layer(vit, images, last_three):
+    seen = vitreous.inside(vit, images, TARGETS, "decompx+last_three")
+
+    assert (list(seen.parts), seen.layers) == (["signal", "sum"], (vit.depth - 3, vit.depth - 2, vit.depth - 1))
+    torch.testing.assert_close(seen.parts["sum"][:, 0], seen.whole.patches)
+    assert layers_added(vitreous.resolve("decompx+last_three"), vit) == 3
+
+
+def test_measures_of_a_method_of_another_package_are_shown(vit, images):
+    def norm_of_tokens(layer, power: int = 1):
+        return layer.hidden.norm(dim=-1) ** power
+
+    facts = {"signed": False, "class_specific": False, "backwards": 0}
+    measures = {"measures": lambda layer, power: {"length": layer.hidden.norm(dim=-1)}}
+    try:
+        vitreous.method("lengths", fold=vitreous.plus, **measures, **facts)(norm_of_tokens)
+        seen = vitreous.inside(vit, images, TARGETS, "lengths(power=2)")
+    finally:
+        METHODS.discard("lengths")
+
+    assert list(seen.parts) == ["length", "signal", "sum"]
+    torch.testing.assert_close(seen.parts["length"] ** 2, seen.parts["signal"])
 
 
 # ── rows and refusals ────────────────────────────────────────────────────────────────────────────

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+import vitreous
 from tests.report.stores import put, row, rows_of
 from tests.report.test_stats import standings_of
+from vitreous.bench.scores import MetricScores
+from vitreous.metrics.metric import METRICS
 from vitreous.report.chart_groups import (
     draw_curves,
     draw_radars,
@@ -21,6 +25,7 @@ from vitreous.report.chart_groups import (
 )
 from vitreous.report.charts import INNER, ChartLine, draw_lines, draw_radar, draw_swatch, scale_outward
 from vitreous.report.gallery import choose_questions, compute_margins
+from vitreous.report.paper_figures import describe_curve_point, is_deletion
 from vitreous.report.stored_run import read_run
 
 
@@ -149,6 +154,60 @@ def test_curves_come_with_bands(tmp_path: Path) -> None:
 
     assert card.chart.count('class="band') == 2
     assert "share removed, highest scores first" in card.chart
+
+
+@pytest.mark.parametrize(
+    ("metric", "label"),
+    [
+        ("insertion(steps=28)", "share shown, highest scores first"),
+        ("insertion_minus_deletion", "share shown, highest scores first"),
+        ("deletion", "share removed, highest scores first"),
+        ("deletion_aopc(order='ascending')", "share removed, lowest scores first"),
+        ("positive_auc", "share removed, highest scores first"),
+        ("negative_auc(preset='chefer')", "share removed, lowest scores first"),
+        ("road", "share removed, highest scores first"),
+        ("lodds", "share removed, highest scores first"),
+        ("srg", "share removed"),
+        ("parameter_randomisation", "level"),
+    ],
+)
+def test_levels_are_labelled_by_the_axes_of_the_metric(metric, label, tmp_path):
+    assert f">{label}<" in draw_curve(tmp_path, metric)
+
+
+def test_a_metric_of_another_package_is_drawn_as_those_of_this_one(tmp_path):
+    axes = vitreous.CurveAxes("removed", "accuracy", "ascending")
+    registered = vitreous.metric("plugin_metric", higher_is_better=True, axes=axes)(lambda attribution: None)
+    try:
+        assert ">share removed, lowest scores first<" in draw_curve(tmp_path / "lowest", "plugin_metric")
+        scores = read_scores(tmp_path / "scores", "plugin_metric")
+        assert not is_deletion(scores)
+        METRICS.discard("plugin_metric")
+        METRICS.add("plugin_metric", replace(registered, axes=replace(axes, order="descending")), __name__)
+        assert ">share removed, highest scores first<" in draw_curve(tmp_path / "highest", "plugin_metric")
+        scores = read_scores(tmp_path / "other", "plugin_metric")
+        assert is_deletion(scores)
+        assert [describe_curve_point(scores, 0, 1, at) for at in (0, 1)] == ["no longer right", "still right"]
+    finally:
+        METRICS.discard("plugin_metric")
+
+
+def read_scores(folder: Path, metric: str) -> MetricScores:
+    """Scores and curves of two methods on two images."""
+    same = {"value": 0.5, "curve": [0.0, 1.0], "levels": [0.0, 0.5]}
+    rows = [
+        row(metric=metric, method=method, image=f"p{n}", index=n, **same)
+        for method in ("genatt", "ixg")
+        for n in range(2)
+    ]
+    return read_run(put(folder, rows)).sections[0].metrics[0]
+
+
+def draw_curve(folder: Path, metric: str) -> str:
+    """The chart of a metric with curves."""
+    section = read_scores(folder, metric).section
+    (card,) = draw_curves(section, standings_of(section)).cards
+    return card.chart
 
 
 # ── the gallery's order ──────────────────────────────────────────────────────────────────────────

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -11,19 +12,17 @@ from PIL import Image
 
 import vitreous
 from tests.web.conftest import SUBJECT, client_of
+from vitreous.bench.cost import estimate_passes, read_model_sizes
+from vitreous.bench.plan import Evaluation
 from vitreous.capture.progress import Tally
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import SpecError
+from vitreous.methods.method import METHODS, Method
+from vitreous.methods.options import Pixels
+from vitreous.methods.pass_counts import ModelSizes, evaluate_passes
 from vitreous.methods.spec import resolve
-from vitreous.web.budget import (
-    PassCost,
-    count_passes,
-    count_regions,
-    count_windows,
-    find_sample_option,
-    plan_samples,
-    round_down,
-)
+from vitreous.report.main_table import count_passes
+from vitreous.web.budget import PassCost, find_sample_option, plan_samples, round_down
 from vitreous.web.schemas import SamplingPlan
 from vitreous.web.settings import Settings
 
@@ -106,7 +105,7 @@ def test_cheap_methods_are_not_timed():
         ("occlusion(space='pixels', window=64, stride=32)", 1 + 6 * 6),
         ("atman", 197),
         ("scorecam", 145),
-        ("scorecam+plus", 12 * 145),
+        ("scorecam+plus", 1 + 12 * 144),
         ("pami", 361),
         ("pami(regions='circles', stride=16)", 1 + 14 * 14),
         ("pami(regions=('slic', 'watershed'), shifts=(8,))", 1 + 5 * (360 + 60)),
@@ -131,7 +130,7 @@ def test_the_spec_that_a_refusal_offers_fits(spec, forward):
         plan(spec, forward=forward)
     offered = re.search(r"s; \"(.+?)\" fits, ", str(refusal.value))
     assert offered
-    assert forward * count_passes(resolve(offered[1]), SIZES)[0] <= 30
+    assert forward * evaluate_passes(resolve(offered[1]), SIZES)[0] <= 30
     assert plan(offered[1], forward=forward).spec == offered[1]
 
 
@@ -140,12 +139,60 @@ def test_regions_and_windows_are_counted_as_the_methods_make_them():
     from vitreous.methods.regions import many_regions
 
     image = torch.rand(3, 48, 64, generator=torch.Generator().manual_seed(0))
-    options = {"regions": "circles", "radius": 5, "stride": 7, "shifts": ()}
-    assert count_regions(options, (48, 64)) == len(many_regions(image, ["circles"], 5, 7))
-    assert count_regions({**options, "regions": "slic"}, (48, 64)) >= len(many_regions(image, ["slic"], 5, 7))
-    windows = Windows.sliding((48, 64), (10, 10), (6, 6), image.device)
     sizes = {"size": (48, 64), "patch": (16, 16)}
-    assert count_windows({"window": 10, "stride": 6}, sizes) == len(windows)
+    circles = count_masks("pami(regions='circles', radius=5, stride=7)", sizes)
+    assert circles == len(many_regions(image, ["circles"], 5, 7))
+    assert count_masks("pami(regions='slic')", sizes) >= len(many_regions(image, ["slic"], 5, 7))
+    windows = Windows.sliding((48, 64), (10, 10), (6, 6), image.device)
+    assert count_masks("occlusion(space='pixels', window=10, stride=6)", sizes) == len(windows)
+
+
+def count_masks(spec: str, sizes: dict) -> float:
+    """Forward passes without that of the whole image."""
+    passes = evaluate_passes(resolve(spec), sizes)
+    assert passes is not None
+    return passes[0] - 1
+
+
+@pytest.fixture
+def tiles():
+    """A method of another package, whose passes depend on the size of the image and on an option."""
+
+    def count_tiles(method: Method, sizes: ModelSizes) -> dict[str, int]:
+        return {"tiles": (sizes["size"][0] // method.settings["side"]) * (sizes["size"][1] // method.settings["side"])}
+
+    def enlarge(method: Method, sizes: ModelSizes) -> Iterator[dict[str, int]]:
+        yield from ({"side": side} for side in (32, 56, 112))
+
+    def score_tiles(probe, side: Pixels = 8):
+        return probe.score(torch.ones(1, 1, 1)).expand(1, 1)
+
+    facts = {"signed": True, "class_specific": True, "forwards": "2 tiles", "backwards": "tiles"}
+    vitreous.method("tiles", counts=count_tiles, coarser=enlarge, **facts)(score_tiles)
+    yield
+    METHODS.discard("tiles")
+
+
+def test_a_method_of_another_package_is_refused_and_made_coarser_as_those_of_this_one(tiles):
+    with pytest.raises(SpecError, match="takes 2,352 passes of this model, about 47 s ") as refusal:
+        plan("tiles", limit=40)
+    assert "; 'tiles(side=32)' fits" in str(refusal.value)
+    assert "--seconds 71" in str(refusal.value)
+    assert plan("tiles", limit=48).spec == "tiles"
+    with pytest.raises(SpecError, match=r"; 'tiles\(side=56\)' fits"):
+        plan("tiles", limit=1.2)
+    assert plan("tiles(side=56)", limit=1.2).seconds == pytest.approx(16 * (2 * 0.01 + 2 * 0.02))
+
+
+def test_the_estimate_of_a_plan_and_reports_count_as_the_playground(tiles):
+    vit = vitreous.load("scenes")
+    sizes = read_model_sizes(vit)
+    evaluation = Evaluation(metrics=())
+    for spec in ("tiles", "pami", "occlusion(space='pixels', window=64, stride=32)", "scorecam+skipplus"):
+        passes = evaluate_passes(resolve(spec), sizes)
+        assert passes is not None
+        assert estimate_passes([spec], evaluation, vit) == (1 + passes[0], passes[1], [])
+    assert count_passes("tiles", sizes["patches"]) == ("2 tiles", "tiles")  # the image's size is not in the report
 
 
 def test_counts_are_rounded_to_two_digits():

@@ -6,11 +6,9 @@ pass is measured in a short calibration.
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +18,7 @@ from vitreous.bench.model_options import load_cached
 from vitreous.bench.pool import list_devices
 from vitreous.bench.work_cells import WorkCell
 from vitreous.capture.probe import probe_of
+from vitreous.methods.pass_counts import ModelSizes, evaluate_cost, evaluate_passes
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, resolve_metric
 from vitreous.models.model import BlackBox, Network
@@ -27,8 +26,6 @@ from vitreous.models.vit import ViT
 
 if TYPE_CHECKING:
     from vitreous.bench.plan import Evaluation, Plan
-
-OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Pow: operator.pow}
 
 
 @dataclass(slots=True)
@@ -90,11 +87,10 @@ def estimate_passes(methods: Sequence[str], evaluation: Evaluation, model: Black
     rows, sizes, unknown = count_targets(evaluation.targets), read_model_sizes(model), []
     ahead, back = 1.0, 0.0
     for method in map(resolve, methods):
-        names = {**sizes, **method.settings}
-        own = [evaluate_cost(formula, names) for formula in (method.facts.forwards, method.facts.backwards)]
-        if None in own:
+        own = evaluate_passes(method, sizes)
+        if own is None:
             unknown.append(method.spec)
-        forwards, backwards = (value or 0 for value in own)
+        forwards, backwards = own or (0.0, 0.0)
         turns = rows if method.class_specific else 1
         ahead, back = ahead + forwards, back + backwards * turns
         for metric in map(resolve_metric, evaluation.metrics):
@@ -116,61 +112,25 @@ def count_targets(targets: str | tuple[int | str, ...]) -> int:
     return 2 if targets in ("pair", "predicted+label") else 1
 
 
-def read_model_sizes(model: BlackBox) -> dict[str, Any]:
-    """Sizes of a model by the names that cost formulas use."""
-    layout = model.layout(model.size)
+def read_model_sizes(model: BlackBox) -> ModelSizes:
+    """Sizes of a model, and of the images that enter it, by the names that cost formulas use."""
+    layout = model.layout(model.size if model.preprocess is None else model.preprocess.size)
+    sizes = {"patches": layout.patches, "size": layout.size, "patch": layout.patch}
     if not isinstance(model, ViT):
-        return {"patches": layout.patches}
+        return sizes
     with torch.no_grad():
         width = model.embed(torch.zeros(1, model.channels, *model.size, device=model.device, dtype=model.dtype)).shape[
             -1
         ]
-    return {"patches": layout.patches, "channels": width, "layers": model.depth, "depth": model.depth}
+    return {**sizes, "channels": width, "layers": model.depth, "depth": model.depth}
 
 
-def count_explanations(metric: Metric, sizes: Mapping[str, Any]) -> float | None:
+def count_explanations(metric: Metric, sizes: ModelSizes) -> float | None:
     """Number of attributions that a metric computes, if its cost is stated in explanations; otherwise None."""
     formula = str(metric.forwards).split(",")[0]
     if "explanation" not in formula:
         return None
     return evaluate_cost(re.sub(r"explanations?", "", formula), {**sizes, **metric.settings}) or 1
-
-
-def evaluate_cost(formula: int | str, names: Mapping[str, Any]) -> float | None:
-    """Evaluate a cost formula.
-
-    Parameters
-    ----------
-    formula
-        A number or a formula such as `"1 + 2 steps"`; text after a comma is ignored, and a space between two names or
-        numbers is a product.
-    names
-        Values of the names in the formula; a list counts by its length.
-
-    Returns
-    -------
-    float or None
-        None if the text is not a formula of known names.
-    """
-    text = re.sub(r"²", "**2", str(formula).split(",")[0])
-    text = re.sub(r"(?<=[\w)])\s+(?=[\w(])", "*", text.strip())
-    try:
-        return evaluate_node(ast.parse(text, mode="eval").body, names)
-    except (SyntaxError, KeyError, TypeError, ValueError):
-        return None
-
-
-def evaluate_node(node: ast.AST, names: Mapping[str, Any]) -> float:
-    """Evaluate a parsed arithmetic expression."""
-    match node:
-        case ast.Constant(value=int() | float() as number):
-            return float(number)
-        case ast.Name():
-            value = names[node.id]
-            return float(len(value)) if isinstance(value, list | tuple) else float(value)
-        case ast.BinOp() if type(node.op) in OPERATIONS:
-            return OPERATIONS[type(node.op)](evaluate_node(node.left, names), evaluate_node(node.right, names))
-    raise ValueError(ast.dump(node))
 
 
 def calibrate(model: BlackBox, batch: int, budget: float = 2.0) -> tuple[float, float]:

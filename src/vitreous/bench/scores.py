@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from vitreous.core.errors import DataError
-from vitreous.metrics.metric import resolve_metric
+from vitreous.metrics.metric import CurveAxes, resolve_metric
 from vitreous.metrics.metric_result import Reducer
 
 if TYPE_CHECKING:
@@ -429,6 +429,11 @@ class MetricScores:
     def reduce(self) -> Reducer:
         """Function that reduces the rows of a dataset to one value, by their mean or by pooling."""
         return resolve_metric(self.metric).reduce
+
+    @cached_property
+    def axes(self) -> CurveAxes | None:
+        """What levels and values of the curves are."""
+        return resolve_metric(self.metric).chosen_axes
 
     @cached_property
     def protocol(self) -> dict[str, Any]:

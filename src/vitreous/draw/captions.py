@@ -10,12 +10,11 @@ from torch import Tensor
 
 from vitreous.draw.scale import Scale, find_negligible_rows, map_values, scale_of
 from vitreous.methods.attribution import Attribution
+from vitreous.methods.fold import FOLDS
 from vitreous.methods.spec import depends_on_class
 
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 NBSP = "\N{NO-BREAK SPACE}"
-LAYER_SUMS = ("plus", "skipplus")  # folds that add the maps of several layers
-TOKEN_FOLDS = ("first", "last", "at", *LAYER_SUMS)  # folds of per-token signals
 
 
 # ── target ───────────────────────────────────────────────────────────────────────────────────────
@@ -153,11 +152,12 @@ def explain_range(attribution: Attribution) -> str:
     tangent of the probability. Other signals (relevance rules, fitted coefficients, averages) have units of their own.
     """
     fold, linearisation = (attribution.provenance.get(key) for key in ("fold", "linearisation"))
-    if fold not in TOKEN_FOLDS:
+    fold = None if fold is None else FOLDS.find(fold)
+    if fold is None or fold.mixing:
         return "scores weigh patches and are not probabilities"
     exact = not linearisation or (linearisation.get("norm"), linearisation.get("qk")) == ("exact", 1)
     terms = "first-order terms" if exact else "contributions in the linearised model"
-    layers = ", added over layers" if fold in LAYER_SUMS else ""
+    layers = ", added over layers" if fold.accumulates == "sum" else ""
     return f"{terms} follow the probability’s tangent, which is not confined to 0 … 1{layers}"
 
 

@@ -17,7 +17,9 @@ from vitreous.capture.score_function import PROBABILITIES
 from vitreous.core.errors import SpecError
 from vitreous.methods.map_arrays import enlarge_patches
 from vitreous.methods.masks import seeded_noise, sum_masks
+from vitreous.methods.method import Method
 from vitreous.methods.options import Count, PartialShare, Positive, Seed
+from vitreous.methods.pass_counts import ModelSizes
 from vitreous.methods.random_control import content_seeds, draw_uniform, generators
 from vitreous.methods.regions import cluster_completely
 from vitreous.methods.register_method import method
@@ -64,6 +66,12 @@ def weigh_channels(probe: Probe, maps: Float[Tensor, "b d rows columns"]) -> Flo
     return probe.pixel_score(ImageVariants(len(maps), maps.shape[1], through)).softmax(-1)
 
 
+def count_channels(method: Method, sizes: ModelSizes) -> dict[str, int]:
+    """Channels of every layer that is read: of one, or of all those of a fold."""
+    layers = 1 if method.fold is None else len(method.read_layers(sizes["layers"]))
+    return {"channels": layers * sizes["channels"]}
+
+
 def scorecam_of_layer(layer: Layer, probe: Probe) -> TokenScores:
     """Score-CAM of one layer."""
     normed, maps = read_channels(layer)
@@ -78,6 +86,7 @@ def scorecam_of_layer(layer: Layer, probe: Probe) -> TokenScores:
     signed=False,
     class_specific=True,
     forwards="1 + channels",
+    counts=count_channels,
     backwards=0,
     layered=scorecam_of_layer,
     own_pass=True,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from vitreous.core.deprecation import rename_warnings, renamed_attributes
 from vitreous.core.errors import SpecError
@@ -18,6 +18,9 @@ from vitreous.models.tensor_types import TokenScores
 
 if TYPE_CHECKING:
     from vitreous.methods.method import Method
+
+
+Accumulated = Literal["sum", "product"] | None
 
 
 @renamed_attributes(down_to="first_layer")
@@ -37,6 +40,9 @@ class Fold:
         Whether the fold accepts token-to-token signals [r n n] only.
     options
         Options that were given.
+    accumulates
+        What `LayerScores` computes with the fold's options and the fold returns, so that `vitreous.inside` can show every step:
+        the "sum" of the maps of layers, or the "product" of token-to-token matrices (a roll-out). None for other folds.
 
     Examples
     --------
@@ -50,6 +56,7 @@ class Fold:
     reach: OptionFunction
     mixing: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    accumulates: Accumulated = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "__doc__", self.function.__doc__)  # for `help(vitreous.plus)`
@@ -126,7 +133,7 @@ FOLDS: Registry[Fold] = Registry("fold", "vitreous.methods")
 
 
 def fold(
-    name: str | None = None, *, reach: Callable[..., int], mixing: bool = False
+    name: str | None = None, *, reach: Callable[..., int], mixing: bool = False, accumulates: Accumulated = None
 ) -> Callable[[Callable[..., TokenScores]], Fold]:
     """Decorator that registers a function `(layers, signal, **options) -> [r n]` as a fold.
 
@@ -138,6 +145,8 @@ def fold(
         `(depth, **options)` → index of the first layer that is read.
     mixing
         Whether the fold accepts token-to-token signals [r n n] only.
+    accumulates
+        As for `Fold`.
 
     Returns
     -------
@@ -158,7 +167,8 @@ def fold(
     """
 
     def register(function: Callable[..., TokenScores]) -> Fold:
-        registered = Fold(name or function.__name__, OptionFunction.of(function), OptionFunction.of(reach), mixing)
+        functions = OptionFunction.of(function), OptionFunction.of(reach)
+        registered = Fold(name or function.__name__, *functions, mixing, accumulates=accumulates)
         return FOLDS.add(registered.name, registered, function.__module__)
 
     return register

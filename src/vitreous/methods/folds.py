@@ -213,7 +213,7 @@ def at(layers: Iterator[Layer], signal: Signal, layer: int = 0) -> TokenScores:
     return first.function(layers, signal)
 
 
-@fold(reach=lambda depth: 0)
+@fold(reach=lambda depth: 0, accumulates="sum")
 def plus(
     layers: Iterator[Layer],
     signal: Signal,
@@ -259,7 +259,7 @@ def plus(
     return scores.total
 
 
-@fold(reach=lambda depth, start=None: -(-depth // 2) if start is None else count_from(start, depth))
+@fold(reach=lambda depth, start=None: -(-depth // 2) if start is None else count_from(start, depth), accumulates="sum")
 def skipplus(
     layers: Iterator[Layer],
     signal: Signal,
@@ -296,7 +296,7 @@ def skipplus(
     return plus.function(layers, signal, mode, biases, form, gain, lengths, normalise)
 
 
-@fold(reach=lambda depth, start=0: count_from(start or 0, depth), mixing=True)
+@fold(reach=lambda depth, start=0: count_from(start or 0, depth), mixing=True, accumulates="product")
 def rollout(
     layers: Iterator[Layer],
     signal: Signal,

@@ -13,18 +13,16 @@ from torch import Tensor
 from vitreous.capture.layer import Layer
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.folds import LayerScores, Signal, read_token_scores
+from vitreous.methods.folds import LayerScores, Signal, plus, read_token_scores
 from vitreous.methods.method import Method
-from vitreous.methods.options import OptionFunction, defaults
+from vitreous.methods.options import defaults
 from vitreous.methods.recipe import LayerSignal
 from vitreous.methods.run import repeats_biases
-from vitreous.methods.transition import transition
 from vitreous.models.tensor_types import TokenScores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SUMS = ("plus", "skipplus")
 ABOUT = {
     "signal": "what this layer adds to the map",
     "sum": "added up from the last layer to this one",
@@ -37,7 +35,6 @@ ABOUT = {
     "mlp_length": "‖added by the MLP‖ / ‖token‖",
     "mlp_necc": "softmax over tokens of the cosine of a token and what the MLP adds",
 }
-MEASURES = OptionFunction.of(transition)
 SIGNALS = ("signal", "sum", "taken", "carried")  # these have unit and sign of the map; other parts do not
 
 
@@ -176,46 +173,33 @@ class LayerRecorder:
         recipe = self.method.recipe
         assert isinstance(recipe, LayerSignal)
         fold, default_options = recipe.fold, defaults(recipe.fold.typed_options)
+        signal_options = recipe.signal.pick(self.method.settings)
+        returned = "sum" if fold.accumulates == "sum" else "carried"
 
         def record(layers: Iterator[Layer], signal: Signal, **options: Any) -> TokenScores:
-            settings = {"mode": "restart", "normalise": "none", **default_options, **options}
-            rolls = settings["mode"] == "restart"
+            settings = {**defaults(plus.typed_options), **default_options, **options}
+            rolls = fold.accumulates == "product" or settings["mode"] == "restart"
             scores = LayerScores(rolls, settings["form"], settings["gain"], settings["lengths"], settings["normalise"])
             tokens: dict[str, TokenScores] = {}
             for layer in layers:
-                tokens = {**self._measured(layer), **self._folded(layer, signal(layer), scores)}
+                measures = recipe.measures(layer, **signal_options) if recipe.measures else {}
+                tokens = {**measures, **self._folded(layer, signal(layer), scores)}
                 patches = {name: part[:, layer.layout.prefix :] for name, part in tokens.items()}
                 self.records.setdefault(layer.index, []).append(patches)
-            return tokens["carried" if fold.name == "rollout" else "sum"]  # at the first layer, as the fold returns it
+            return tokens[returned]  # at the first layer, as the fold returns it
 
         recorded_fold = replace(fold, signature=replace(fold.signature, call=record))
         return replace(self.method, recipe=replace(recipe, fold=recorded_fold))
-
-    def _measured(self, layer: Layer) -> dict[str, TokenScores]:
-        """The measures of `tokentm` at a layer; empty for other methods."""
-        settings = self.method.settings
-        if self.method.name != "tokentm" or settings["branches"] == "gradient":
-            return {}
-        part = transition(layer, **MEASURES.pick(settings))
-        measures = {
-            "attention": read_token_scores(layer, part.attention.mean(1)),
-            "weighted": read_token_scores(layer, (part.positive * part.attention).mean(1)),
-            "length": part.length.mean(1),
-            "necc": part.necc.mean(1),
-            "mlp_length": part.mlp_length,
-            "mlp_necc": part.mlp_necc,
-        }
-        left_out = [name for name in ("length", "necc") if not settings[name]]
-        return {name: measure for name, measure in measures.items() if name.removeprefix("mlp_") not in left_out}
 
     def _folded(self, layer: Layer, layer_signal: Tensor, scores: LayerScores) -> dict[str, TokenScores]:
         """Take the step of the fold at this layer: running sum, or roll-out row."""
         assert self.method.fold is not None
         signal = scores.at(layer, layer_signal)
-        if self.method.fold.name == "rollout":
-            taken = {} if self.method.name == "tokentm" else {"taken": read_token_scores(layer, layer_signal)}
-            return {**taken, "carried": signal}
-        return {"signal": signal, "sum": scores.total}
+        if self.method.fold.accumulates == "sum":
+            return {"signal": signal, "sum": scores.total}
+        assert isinstance(self.method.recipe, LayerSignal)
+        taken = {} if self.method.recipe.measures else {"taken": read_token_scores(layer, layer_signal)}
+        return {**taken, "carried": signal}
 
     def build_result(self, attribution: Attribution) -> Inside:
         """Build the per-layer result from the records and the method's attribution."""
@@ -250,7 +234,7 @@ def make_recorder(method: Method) -> LayerRecorder:
         raise SpecError(
             f"{method.spec!r} has no signal per layer to look at; one with a fold has, such as 'decompx+plus'"
         )
-    if method.fold.name not in (*SUMS, "rollout"):
+    if method.fold.accumulates is None:
         raise SpecError(
             f"{method.spec!r} reads a single layer; to see every layer ask about {f'{method.name}+plus'!r}, "
             "or another method under 'plus', 'skipplus' or 'rollout'"

@@ -55,6 +55,8 @@ class Method:
     ('genatt(start=1)', 'genatt+plus')
     >>> method.with_linearisation("libra", vitreous.resolve("ixg@libra").linearisation).spec
     'genatt@libra'
+    >>> vitreous.resolve("genatt+skipplus").read_layers(12)
+    range(6, 12)
     >>> method.chosen_question(), method.chosen_question("margin")
     ('logit', 'margin')
     >>> vitreous.resolve("rise").signed_by("probability"), vitreous.resolve("rise").signed_by("logit")
@@ -255,6 +257,27 @@ class Method:
         folded = self._replace_fold(replace(fold, options={**fold_options, **fold.options}))
         check_names(f"{self.name!r} under fold {fold.name!r}", self.options, folded.typed_options)
         return folded._refuse_rescaled_biases()
+
+    def read_layers(self, depth: int) -> range:
+        """Layers that the fold reads in a model of this depth; the method must have one.
+
+        Parameters
+        ----------
+        depth
+            Number of blocks of the model.
+
+        Returns
+        -------
+        range
+            Indices of the layers.
+
+        Raises
+        ------
+        SpecError
+            If the model has no layer at which the fold starts.
+        """
+        assert isinstance(self.recipe, LayerSignal)
+        return range(run.effective_fold(self, self.recipe).first_layer(depth), depth)
 
     def _replace_fold(self, fold: Fold) -> Method:
         """The method with another fold, without a check that it fits; a function of the probe becomes its per-layer form."""

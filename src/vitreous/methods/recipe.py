@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
 
@@ -12,6 +12,8 @@ from vitreous.capture.score_function import resolve_score_function
 from vitreous.core.errors import SpecError
 from vitreous.methods.fold import Fold
 from vitreous.methods.options import Option, OptionFunction, options_of
+from vitreous.methods.pass_counts import ModelSizes
+from vitreous.models.tensor_types import TokenScores
 from vitreous.models.vit import ViT
 
 if TYPE_CHECKING:
@@ -52,7 +54,11 @@ class Facts:
     averages
         Whether scores are means of model scores, and therefore have their sign.
     forwards, backwards
-        Number of passes, or an expression for it.
+        Number of passes, or a formula of options and sizes of the model, such as "1 + masks" or "1 + patches".
+    counts
+        `(method, sizes)` → values of names in these formulas, in place of options and sizes of the same name.
+    coarser
+        `(method, sizes)` → options that take fewer and fewer passes, for users to whom the method takes too long.
     family
         Heading under which the method is documented.
     paper
@@ -80,6 +86,8 @@ class Facts:
     averages: bool = False
     forwards: int | str = 1
     backwards: int | str = 1
+    counts: Callable[[Method, ModelSizes], Mapping[str, int]] | None = None
+    coarser: Callable[[Method, ModelSizes], Iterable[Mapping[str, Any]]] | None = None
     family: str = "Others"
     paper: str = ""
     title: str = ""
@@ -151,6 +159,9 @@ class LayerSignal:
         `(images, gradient, **options)` → [r H W]: the method's form in pixel space.
     finish
         `(patches, **options)`: a published post-processing step.
+    measures
+        `(layer, **options)`, with the options of the signal → token scores by name, which `vitreous.inside` shows instead of
+        the signal.
     """
 
     signal: OptionFunction
@@ -164,6 +175,7 @@ class LayerSignal:
     adapt: OptionFunction | None = None
     pixel: OptionFunction | None = None
     finish: OptionFunction | None = None
+    measures: Callable[..., Mapping[str, TokenScores]] | None = None
 
     @property
     def attention(self) -> bool:
@@ -232,6 +244,8 @@ class RecipeKeywords(TypedDict, total=False):
     averages: bool
     forwards: int | str
     backwards: int | str
+    counts: Callable[[Method, ModelSizes], Mapping[str, int]] | None
+    coarser: Callable[[Method, ModelSizes], Iterable[Mapping[str, Any]]] | None
     family: str
     paper: str
     title: str
@@ -255,6 +269,7 @@ class RecipeKeywords(TypedDict, total=False):
     adapt: Callable[..., Any] | None
     pixel: Callable[..., Any] | None
     finish: Callable[..., Any] | None
+    measures: Callable[..., Mapping[str, TokenScores]] | None
 
 
 class MethodKeywords(RecipeKeywords, total=False):

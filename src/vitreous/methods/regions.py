@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ ImageTensor = Float[Tensor, "colours H W"]
 Labels = Int[Tensor, "H W"]  # index of each pixel's region, from 0
 
 SQUARES = 14  # per side, for black boxes, which have no patches
+SMALLEST = 28 * 28  # pixels of a region of "felzenszwalb"
 
 
 def regions_of(probe: BlackBoxProbe, kind: str) -> Labels:
@@ -91,7 +93,7 @@ def segment(kind: str, image: ImageTensor, size: int | None = None) -> Labels:
         case "quickshift":
             labels = seg.quickshift(pixels, kernel_size=4, max_dist=200, ratio=0.2, rng=42)
         case "felzenszwalb":
-            labels = seg.felzenszwalb(pixels, scale=size or 100, sigma=0.8, min_size=28 * 28)
+            labels = seg.felzenszwalb(pixels, scale=size or 100, sigma=0.8, min_size=SMALLEST)
         case _:
             labels = seg.watershed(filters.sobel(pixels.mean(-1)), markers=size or 20, compactness=1e-4)
     return torch.from_numpy(labels.astype("int64")).unique(return_inverse=True)[1].to(image.device)
@@ -126,6 +128,14 @@ def many_regions(image: ImageTensor, kinds: Sequence[str], radius: int, stride: 
             labels = segment(kind, image, scale)
             masks.append(labels == torch.arange(int(labels.max()) + 1, device=labels.device)[:, None, None])
     return torch.cat(masks)
+
+
+def count_regions(kinds: Sequence[str], size: tuple[int, int], stride: int) -> int:
+    """Number of masks that `many_regions` makes of an image of this size, at most."""
+    counts = {kind: sum(scales) for kind, scales in SCALES.items()}
+    counts["felzenszwalb"] = len(SCALES["felzenszwalb"]) * math.ceil(math.prod(size) / SMALLEST)
+    counts["circles"] = math.prod(math.ceil(side / stride) for side in size)
+    return sum(counts[kind] for kind in kinds)
 
 
 def circles(size: tuple[int, int], radius: int, stride: int) -> Bool[Tensor, "m H W"]:

@@ -95,7 +95,7 @@ def effective_fold(method: Method, recipe: LayerSignal) -> Fold:
     """The fold, with those of the method's options that belong to it."""
     fold, own, fold_options = recipe.fold, method.registered_fold, recipe.fold.typed_options
     options = {**fold.options, **{key: value for key, value in method.options.items() if key in fold_options}}
-    if options.get("mode") == "restart" and own is not None and own.name == "rollout":
+    if options.get("mode") == "restart" and own is not None and own.accumulates == "product":
         # a restart rolls out with the settings of the method's own roll-out
         options = {**{key: value for key, value in own.options.items() if key in fold_options}, **options}
     return replace(fold, options=options)

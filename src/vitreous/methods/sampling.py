@@ -6,6 +6,7 @@ for any classifier.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -18,8 +19,10 @@ from vitreous.capture.pixels import ImageVariants, Index
 from vitreous.core.errors import SpecError
 from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.masks import Masks, SmoothMasks, Windows, blur_images, sum_masks, vary_by_masks
+from vitreous.methods.method import Method
 from vitreous.methods.options import Cells, Count, Number, PartialShare, Pixels, Range, Seed
-from vitreous.methods.regions import SQUARES, many_regions
+from vitreous.methods.pass_counts import ModelSizes
+from vitreous.methods.regions import SQUARES, count_regions, many_regions
 from vitreous.methods.register_method import method
 from vitreous.methods.run import score_and_logits
 from vitreous.models.tensor_types import PatchScores, PixelScores
@@ -27,6 +30,7 @@ from vitreous.models.tensor_types import PatchScores, PixelScores
 IN_PIXELS: dict[str, Any] = {"space": "pixels"}
 PERTURBATION: dict[str, Any] = {"family": "Perturbation", "class_specific": True, "backwards": 0}
 MEAN_SCORE: dict[str, Any] = {"signed": False, "native": "pixel", "question": "probability", "averages": True}
+Pair = tuple[int, int]
 Space = Literal["tokens", "pixels"]
 Regions = Literal["slic", "felzenszwalb", "watershed", "circles"]
 Fill = Literal["blur", "black"]
@@ -42,12 +46,40 @@ def full_score(probe: BlackBoxProbe) -> Float[Tensor, "r 1"]:
 # ── occlusion ────────────────────────────────────────────────────────────────────────────────────
 
 
+def slide_windows(size: Pair, patch: Pair, window: int | None, stride: int | None, device: torch.device) -> Windows:
+    """Windows of `occlusion`, by default as large as a patch and side by side."""
+    wide = patch if window is None else (window, window)
+    return Windows.sliding(size, wide, wide if stride is None else (stride, stride), device)
+
+
+def count_windows(method: Method, sizes: ModelSizes) -> dict[str, int]:
+    """Windows that are painted over count as patches."""
+    settings = method.settings
+    if settings["space"] == "tokens":
+        return {}
+    sides = sizes["size"], sizes["patch"], settings["window"], settings["stride"]
+    return {"patches": len(slide_windows(*sides, torch.device("cpu")))}
+
+
+def enlarge_windows(method: Method, sizes: ModelSizes) -> Iterator[dict[str, Any]]:
+    """Windows side by side, of growing size."""
+    for side in growing_sides(sizes):
+        yield {"space": "pixels", "window": side, "stride": side}
+
+
+def growing_sides(sizes: ModelSizes) -> range:
+    """Multiples of 8 pixels, up to half of the image."""
+    return range(8, max(sizes["size"]) // 2 + 1, 8)
+
+
 @method(
     "occlusion",
     formula="sⱼ = t(x) − t(x without patch j)",
     signed=True,
     black_box=IN_PIXELS,
     forwards="1 + patches",
+    counts=count_windows,
+    coarser=enlarge_windows,
     paper="zeiler2014visualizing",
     presets={"captum": {"space": "pixels", "baseline": 0.0}},
     precision="float32",
@@ -78,9 +110,8 @@ def occlusion(
         keep = ~torch.eye(patches, dtype=torch.bool, device=probe.images.device)
         return full_score(probe) - probe.score(keep.expand(len(probe.images), -1, -1))
     size = probe.layout.size
-    own = (-(-size[0] // SQUARES), -(-size[1] // SQUARES)) if probe.black_box else probe.layout.patch
-    wide = own if window is None else (window, window)
-    windows = Windows.sliding(size, wide, wide if stride is None else (stride, stride), probe.images.device)
+    patch = (-(-size[0] // SQUARES), -(-size[1] // SQUARES)) if probe.black_box else probe.layout.patch
+    windows = slide_windows(size, patch, window, stride, probe.images.device)
 
     def hidden(row: Index, place: Index) -> Float[Tensor, "k colours H W"]:
         return probe.images[row].masked_fill(windows(place)[:, None], baseline)
@@ -155,12 +186,32 @@ def rise_errors(probe: BlackBoxProbe, scores: Float[Tensor, "r m"], masks: Masks
 # ── PAMI ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+def count_shown_regions(method: Method, sizes: ModelSizes) -> dict[str, int]:
+    """Regions of the image and of its shifted copies, at most."""
+    settings = method.settings
+    count = count_regions(kinds_of(settings["regions"]), sizes["size"], settings["stride"])
+    return {"regions": count * (1 + 4 * len(settings["shifts"]))}
+
+
+def spread_circles(method: Method, sizes: ModelSizes) -> Iterator[dict[str, Any]]:
+    """Circles at growing distances, without shifts."""
+    single = {"shifts": ()} if method.settings["shifts"] else {}
+    for side in growing_sides(sizes):
+        yield {"regions": "circles", "stride": side, **single}
+
+
+def kinds_of(regions: str | Sequence[str]) -> tuple[str, ...]:
+    return (regions,) if isinstance(regions, str) else tuple(regions)
+
+
 @method(
     "pami",
     formula="s(u) = Σ_{R∋u} t(R alone) / #{R ∋ u}",
     trial={"regions": "circles", "radius": 8, "stride": 8},
     black_box={},
     forwards="1 + regions",
+    counts=count_shown_regions,
+    coarser=spread_circles,
     paper="shi2023pami",
     presets={
         "circles": {"regions": "circles", "fill": "blur"},
@@ -192,14 +243,13 @@ def pami(
     radius, stride
         Radius and spacing of circles in pixels.
     """
-    kinds = (regions,) if isinstance(regions, str) else tuple(regions)
     moves = [(0, 0), *((d * y, d * x) for d in shifts for y, x in ((1, 0), (0, 1), (-1, 0), (0, -1)))]
     maps = []
     for image in range(len(probe.images)):
         heat, count = torch.zeros(()), torch.zeros(())
         for move in moves:
             moved = probe.for_image(image, torch.roll(probe.images[image], move, (-2, -1)))
-            masks = many_regions(moved.images[0], kinds, radius, stride)
+            masks = many_regions(moved.images[0], kinds_of(regions), radius, stride)
             rest = blur_images(moved.images) if fill == "blur" else 0.0
             scores = moved.pixel_score(vary_by_masks(moved.images, masks.__getitem__, len(masks), rest))
             back = (-move[0], -move[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -12,9 +12,9 @@ from torch import Tensor
 from vitreous.capture.fused import row_dot, token_products
 from vitreous.capture.layer import Layer
 from vitreous.capture.value_vectors import head_value_products, second_normed
-from vitreous.methods.folds import at, rollout
+from vitreous.methods.folds import at, read_token_scores, rollout
 from vitreous.methods.register_method import method
-from vitreous.models.tensor_types import TokenMatrix
+from vitreous.models.tensor_types import TokenMatrix, TokenScores
 
 PerHeadMatrix = Float[Tensor, "r h n n"]
 Weight = Float[Tensor, "*any n"]
@@ -102,11 +102,29 @@ def transition(
     return Transition(layer, False, *moved, *transformation(token_products(before, output, mid), length, necc))
 
 
+def measure_transition(layer: Layer, branches: str, length: bool, necc: bool, **options: Any) -> dict[str, TokenScores]:
+    """Means over heads, in the row that the head reads; without those that are switched off."""
+    if branches == "gradient":
+        return {}
+    part = transition(layer, length=length, necc=necc, **options)
+    measures = {
+        "attention": read_token_scores(layer, part.attention.mean(1)),
+        "weighted": read_token_scores(layer, (part.positive * part.attention).mean(1)),
+        "length": part.length.mean(1),
+        "necc": part.necc.mean(1),
+        "mlp_length": part.mlp_length,
+        "mlp_necc": part.mlp_necc,
+    }
+    shown = {"length": length, "necc": necc}
+    return {name: measure for name, measure in measures.items() if shown.get(name.removeprefix("mlp_"), True)}
+
+
 @method(
     "tokentm",
     family="Attention",
     formula="s = ρᵀ [∏ₗ (I + diag w)(I + meanₕ relu(Gₕ) ⊙ Aₕ diag(wₕ))] diag‖X₀‖, w = ‖Ẽ‖/‖E‖ · softmax cos(E, Ẽ), E → Ẽ through head h or MLP",
     fold=rollout.with_options(form="add", lengths=True),
+    measures=measure_transition,
     mixing=True,
     attention=True,
     signed=False,

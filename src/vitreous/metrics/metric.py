@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from jaxtyping import Float
 from torch import Tensor
@@ -37,6 +37,38 @@ class NoClassesError(SpecError):
     """A metric needs class probabilities and the model has a single output; `Metric` adds the metric's name."""
 
 
+@dataclass(frozen=True, slots=True)
+class CurveAxes:
+    """What levels and values of a metric's curve are; reports label charts by it.
+
+    Parameters
+    ----------
+    levels
+        Shares of the image that are "removed" or "shown".
+    values
+        The "probability" of a class; its "drop", p(x) − p; the "accuracy", 1 where a class is right, else 0; or "other".
+    order
+        Scores that come first: "descending" for the highest, "ascending" for the lowest, None for both in turn. An option
+        `order` of the metric with one of these values replaces it.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vitreous.resolve_metric("deletion_aopc(order='ascending')").chosen_axes.label
+    'share removed, lowest scores first'
+    """
+
+    levels: Literal["removed", "shown"]
+    values: Literal["probability", "drop", "accuracy", "other"] = "other"
+    order: Literal["descending", "ascending"] | None = "descending"
+
+    @property
+    def label(self) -> str:
+        """Label of the axis of levels."""
+        first = {"descending": ", highest scores first", "ascending": ", lowest scores first", None: ""}
+        return f"share {self.levels}{first[self.order]}"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
     """A metric with its declared properties, which `vitreous.testing.check_metric` verifies.
@@ -55,6 +87,8 @@ class Metric:
         Whether a·map + b with a > 0 has the same score as the map.
     reduce
         Function that computes the value of a dataset from scores and parts; the mean by default.
+    axes
+        What levels and values of its curve are; None if it has none, or one over something else than shares of the image.
     forwards
         Forward passes of the model per row, as a number or an expression.
     family
@@ -86,6 +120,7 @@ class Metric:
     bounds: tuple[int | float, int | float] | None = None
     affine_invariant: bool = False
     reduce: Reducer = mean
+    axes: CurveAxes | None = None
     forwards: int | str = 0
     family: str = ""
     paper: str = ""
@@ -133,6 +168,12 @@ class Metric:
         preset = options.pop("preset", None)
         own = {key: value for key, value in self.known_options.items() if key != "preset"}
         return {**own, **(self.presets[preset] if preset is not None else {}), **options}
+
+    @property
+    def chosen_axes(self) -> CurveAxes | None:
+        """`axes`, with the order that is set by an option."""
+        order = self.settings.get("order")
+        return replace(self.axes, order=order) if self.axes and order in ("descending", "ascending") else self.axes
 
     def with_options(self, /, **options: Any) -> Metric:
         """Copy of the metric with these options set.
@@ -217,6 +258,7 @@ class MetricKeywords(TypedDict, total=False):
     bounds: tuple[int | float, int | float] | None
     affine_invariant: bool
     reduce: Reducer
+    axes: CurveAxes | None
     forwards: int | str
     family: str
     paper: str

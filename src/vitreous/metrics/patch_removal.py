@@ -19,7 +19,7 @@ from vitreous.core.errors import SpecError
 from vitreous.methods.map_arrays import enlarge_patches, zero_to_one
 from vitreous.methods.options import Range, Seed
 from vitreous.methods.regions import number_rectangles
-from vitreous.metrics.metric import Metric
+from vitreous.metrics.metric import CurveAxes, Metric
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.model_outputs import Class, Index, PerturbedModel, PerturbedOutputs, perturbation_metric
 from vitreous.metrics.order import (
@@ -87,7 +87,8 @@ def accuracy_metric(name: str, description: str, *, insert: bool, **facts: Any) 
         outputs, levels = outputs_by_ratio(model, ratios, order, insert)
         return summarise_curve(outputs.hits(judge), levels, area, show, order == "ascending")
 
-    return perturbation_metric(name, description, bounds=(0, 1), **MASKING, **facts)(accuracy)
+    axes = CurveAxes("shown" if insert else "removed", "accuracy")
+    return perturbation_metric(name, description, bounds=(0, 1), axes=axes, **MASKING, **facts)(accuracy)
 
 
 def probability_metric(name: str, description: str, *, insert: bool, **facts: Any) -> Metric:
@@ -106,7 +107,8 @@ def probability_metric(name: str, description: str, *, insert: bool, **facts: An
         parts = {"lodds": log_whole - log_visible}
         return summarise_curve(whole - visible, levels, area, show, order == "ascending", parts)
 
-    return perturbation_metric(name, description, bounds=(-1, 1), **MASKING, **facts)(probability_drop)
+    axes = CurveAxes("shown" if insert else "removed", "drop")
+    return perturbation_metric(name, description, bounds=(-1, 1), axes=axes, **MASKING, **facts)(probability_drop)
 
 
 deletion_accuracy = accuracy_metric(
@@ -176,6 +178,7 @@ def outputs_with_patches(
     higher_is_better=True,
     formula="∫ f(x without the lowest r of patches) − f(x without the top r of patches) dr",
     bounds=(-torch.inf, torch.inf),
+    axes=CurveAxes("removed", order=None),
     forwards="1 + 2 levels",
     paper="bluecher2024decoupling",
     trial={"levels": (0.25, 0.5, 0.75)},
@@ -281,6 +284,7 @@ def saco(
     higher_is_better=True,
     formula="(AOPC − L) / (U − L), AOPC = meanₖ p(x) − p(x without the first k), U and L its limits over all orders",
     bounds=(-torch.inf, torch.inf),  # a beam may miss the limits
+    axes=CurveAxes("removed", "drop"),
     forwards="1 + about beam · patches²",
     paper="edin2025normalized",
     trial={"beam": 1, "cells": 2},

@@ -19,7 +19,7 @@ from vitreous.capture.pixels import ImageVariants
 from vitreous.core.errors import SpecError
 from vitreous.methods.options import Count, Positive, Range, Seed, Share
 from vitreous.methods.regions import number_rectangles
-from vitreous.metrics.metric import Metric
+from vitreous.metrics.metric import CurveAxes, Metric
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.model_outputs import Class, Index, PerturbedModel, PerturbedOutputs, perturbation_metric
 from vitreous.metrics.order import (
@@ -103,9 +103,9 @@ def pixel_metric(name: str, description: str, default: Baseline, *, insert: bool
         curve, levels = probability_curve(model, insert, baseline, space, steps, start, track, seed)
         return summarise_curve(curve, levels, area, show)
 
-    return perturbation_metric(name, description, bounds=(0, 1), forwards="1 + steps", **INSERTION, **facts)(
-        probability
-    )
+    axes = CurveAxes("shown" if insert else "removed", "probability")
+    settings = {"bounds": (0, 1), "axes": axes, "forwards": "1 + steps", **INSERTION, **facts}
+    return perturbation_metric(name, description, **settings)(probability)
 
 
 insertion = pixel_metric(
@@ -137,6 +137,7 @@ deletion = pixel_metric(
     higher_is_better=True,
     formula="insertion − deletion",
     bounds=(-1, 1),
+    axes=CurveAxes("shown"),
     forwards="1 + 2 steps",
     presets={"tis": TIS, "rise": {**RISE, "baseline": ("blur-rise", "black")}},
     **INSERTION,
@@ -198,7 +199,8 @@ def accuracy_metric(name: str, description: str, order: Order, **facts: Any) -> 
             curve = torch.cat([curve, torch.full_like(curve[:, :1], empty)], 1)
         return summarise_curve(curve, levels, area, show, parts=parts)
 
-    return perturbation_metric(name, description, **ACCURACY, **facts)(accuracy)
+    axes = CurveAxes("removed", "accuracy", order)
+    return perturbation_metric(name, description, axes=axes, **ACCURACY, **facts)(accuracy)
 
 
 positive_auc = accuracy_metric(
@@ -243,6 +245,7 @@ def output_changes(outputs: PerturbedOutputs, judge: str) -> dict[str, Float[Ten
     higher_is_better=True,
     formula="mean over r of p(x) − p(x, the top r of pixels black)",
     bounds=(-1, 1),
+    axes=CurveAxes("removed", "drop"),
     **CHANGE,
 )
 def aopc(
@@ -265,6 +268,7 @@ def aopc(
     higher_is_better=False,
     formula="mean over r of ln p(x, the top r of pixels black) − ln p(x)",
     bounds=(FLOOR, -FLOOR),
+    axes=CurveAxes("removed"),
     **CHANGE,
 )
 def lodds(
@@ -288,6 +292,7 @@ def lodds(
     higher_is_better=False,
     formula="area under r ↦ [arg max f(x, the top r of pixels filled in from their neighbours) = label]",
     bounds=(0, 1),
+    axes=CurveAxes("removed", "accuracy"),
     forwards="1 + levels",
     paper="rong2022consistent",
     trial={"levels": (0.25, 0.5, 0.75)},

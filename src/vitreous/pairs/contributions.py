@@ -27,6 +27,7 @@ from vitreous.explanation import explain_batch
 from vitreous.methods.folds import at
 from vitreous.methods.method import Method
 from vitreous.methods.options import Count, OptionFunction, Range, Seed, Steps, defaults, fit_options
+from vitreous.methods.pass_counts import ModelSizes, evaluate_both, evaluate_passes
 from vitreous.methods.spec import resolve
 from vitreous.models.model import BlackBox, Network
 from vitreous.models.vit import ViT
@@ -224,16 +225,47 @@ def batches(count: int, size: int) -> Iterator[Tensor]:
 
 def layers_added(method: Method, model: BlackBox) -> int:
     """Number of layers whose maps the method adds up."""
-    if method.fold is None or method.fold.name not in ("plus", "skipplus") or not isinstance(model, Network):
+    if method.fold is None or method.fold.accumulates != "sum" or not isinstance(model, Network):
         return 1
     return model.depth - method.fold.first_layer(model.depth)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ContributionFunction:
+    """Computes contribution vectors in another way than by an attribution method.
+
+    Attributes
+    ----------
+    vectors
+        `(tower, unit, batch_size, **options)` → `Contributions`.
+    forwards, backwards
+        Number of passes for one input, as formulas of options and sizes of the model.
+    removes_patches
+        Whether it runs the model on subsets of the patches.
+    """
+
+    vectors: OptionFunction
+    forwards: str
+    backwards: int | str = 0
+    removes_patches: bool = True
+
+
+OF_LAST_BLOCK = "steps outputs / depth"
 NAMED = {
-    "exclip": OptionFunction.of(integrated_vectors),
-    "fixlip": OptionFunction.of(coalition_vectors),
-    "occlusion": OptionFunction.of(occlusion_vectors),
+    "exclip": ContributionFunction(OptionFunction.of(integrated_vectors), OF_LAST_BLOCK, OF_LAST_BLOCK, False),
+    "fixlip": ContributionFunction(OptionFunction.of(coalition_vectors), "samples"),
+    "occlusion": ContributionFunction(OptionFunction.of(occlusion_vectors), "1 + patches"),
 }
+
+
+def count_pair_passes(method: str, sizes: ModelSizes, **options: Any) -> tuple[float, float] | None:
+    """Forward and backward passes for one input of a pair: of an attribution method, for every number of the embedding."""
+    if method in NAMED:
+        function = NAMED[method]
+        names = {**sizes, **defaults(function.vectors.options), **options}
+        return evaluate_both(function.forwards, function.backwards, names)
+    passes = evaluate_passes(resolve(method), sizes)
+    return passes and (sizes["outputs"] * passes[0], sizes["outputs"] * passes[1])
 
 
 class PairMethod(NamedTuple):
@@ -242,6 +274,7 @@ class PairMethod(NamedTuple):
     name: str
     options: dict[str, Any]
     vectors: Callable[[Tower, bool, int], Contributions]
+    removes_patches: bool = False
 
 
 def pair_method(method: str | Method, start: int | None, options: dict[str, Any]) -> PairMethod:
@@ -250,7 +283,7 @@ def pair_method(method: str | Method, start: int | None, options: dict[str, Any]
         resolved = resolve(method, **options)
         resolved = resolved if start is None else resolved.with_fold(at.with_options(layer=start))
         return PairMethod(resolved.spec, {}, partial(linearised_vectors, method=resolved))
-    function = NAMED[method]
+    function, removes_patches = NAMED[method].vectors, NAMED[method].removes_patches
     options = options if start is None else {**options, "start": start}
     settings = {**defaults(function.options), **fit_options(f"{method!r} of a pair", options, function.options)}
-    return PairMethod(method, settings, partial(function, **settings))
+    return PairMethod(method, settings, partial(function, **settings), removes_patches)

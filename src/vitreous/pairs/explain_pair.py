@@ -108,7 +108,7 @@ def explain_pair(
         raise SpecError(f"components={components} are directions of a reference; reference=embeddings gives it")
     check_batch_size(batch_size)
     chosen, late = pair_method(method, start, options), similarity == "maxsim"
-    if late and chosen.name in ("fixlip", "occlusion"):
+    if late and chosen.removes_patches:
         raise SpecError("subsets of patches are not defined for 'maxsim'; a gradient method would work")
     with torch.inference_mode(False):
         towers = [tower_of(model_a, a, embed_a, late), tower_of(model_b, b, embed_b, late)]

@@ -216,21 +216,11 @@ def draw_curves(section: ScoreSection, summaries: Sequence[MetricSummary]) -> Ch
             ChartLine(section.methods[row], row, levels, *compute_curve_band(curve[row], section.clusters))
             for row in rows
         ]
-        chart = draw_lines(lines, label_levels(scores.metric), scores.metric)
+        chart = draw_lines(lines, scores.axes.label if scores.axes else "level", scores.metric)
         note = f"Of the figure in the table, {DIRECTIONS[scores.higher_is_better]}." if scores.sign else ""
         cards += [ChartCard(scores.metric, chart, note)] if chart else []
     text = f"Means over images, level by level; bands are pointwise 95 % intervals.{note_left_out(section)}"
     return ChartGroup("Curves", text, cards, make_legend(section, rows)) if cards else None
-
-
-def label_levels(metric: str) -> str:
-    """Axis label for the levels of a metric's curve."""
-    name = metric.split("(", maxsplit=1)[0]
-    if "insertion" in name:
-        return "share shown, highest scores first"
-    if name.startswith("negative"):
-        return "share removed, lowest scores first"
-    return "share removed, highest scores first" if re.match("deletion|positive|aopc|lodds|road", name) else "level"
 
 
 # ── first layers (SkipPLUS, fig. 7) ──────────────────────────────────────────────────────────────

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vitreous.bench.cost import evaluate_cost
 from vitreous.bench.resample import DRAWS, FEW
 from vitreous.bench.scores import ScoreSection
 from vitreous.bench.summary import MetricSummary, compute_mean_ranks
 from vitreous.core.errors import VitreousError
+from vitreous.methods.pass_counts import evaluate_passes
 from vitreous.methods.spec import resolve
 from vitreous.report.formatting import (
     ARROWS,
@@ -118,13 +118,8 @@ def count_passes(spec: str, patches: int | None = None) -> tuple[int | str, int 
         method = resolve(spec)
     except VitreousError:
         return "?", "?"
-    names = {**method.settings, **({} if patches is None else {"patches": patches})}
-
-    def count(formula: int | str) -> int | str:
-        passes = evaluate_cost(formula, names)
-        return formula if passes is None else int(passes)
-
-    return count(method.facts.forwards), count(method.facts.backwards)
+    passes = evaluate_passes(method, {} if patches is None else {"patches": patches})
+    return (method.facts.forwards, method.facts.backwards) if passes is None else (int(passes[0]), int(passes[1]))
 
 
 def tabulate_all(parts: Sequence[tuple[ScoreSection, Sequence[MetricSummary]]]) -> str:

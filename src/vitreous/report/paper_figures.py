@@ -24,7 +24,8 @@ from vitreous.report.map_loader import MapLoader
 
 GREY = np.array([128, 128, 128], np.uint8)
 STEPS = (0.1, 0.25, 0.5)  # fractions that are deleted
-DELETE = ("deletion_aopc", "deletion", "deletion_accuracy", "aopc", "positive_auc")
+# metrics for the figure of deletion, the best suited first; others of a run are used if it has none of these
+USUAL = ("deletion_aopc", "deletion", "deletion_accuracy", "aopc", "positive_auc")
 PAIRS = 2  # images with several classes
 
 
@@ -203,10 +204,10 @@ def make_deletion_figure(
     """
     title = "The image after deletion"
     methods = loader.section.methods
-    curves = {summary.metric.split("(", maxsplit=1)[0]: summary for summary in summaries if summary.scores.levels}
-    summary = next((curves[name] for name in DELETE if name in curves), None)
+    curves = {summary.metric.split("(", maxsplit=1)[0]: summary for summary in summaries if is_deletion(summary.scores)}
+    summary = next((curves[name] for name in (*USUAL, *curves) if name in curves), None)
     if summary is None or len(methods) < 2:
-        return StripGroup(title, missing=f"it needs two methods and one of {', '.join(DELETE)}")
+        return StripGroup(title, missing=f"it needs two methods and one of {', '.join(USUAL)}")
     scores = summary.scores
     if names is None:
         pair = pick_two_methods(methods, order_by_rank([summary]))
@@ -249,13 +250,19 @@ def pick_two_methods(methods: Sequence[str], order: Sequence[int]) -> tuple[int,
     return order[0], next(other_rows, order[1])
 
 
+def is_deletion(scores: MetricScores) -> bool:
+    """Whether the metric has curves of the accuracy or probability as the highest scores are deleted."""
+    axes = scores.axes if scores.levels else None
+    return axes is not None and (axes.levels, axes.order) == ("removed", "descending") and axes.values != "other"
+
+
 def describe_curve_point(scores: MetricScores, row: int, place: int, at: int) -> str:
     assert scores.curve is not None
+    assert scores.axes is not None
     value = float(scores.curve[row, place, at])
-    name = scores.metric.split("(", maxsplit=1)[0]
-    if name in ("deletion_accuracy", "positive_auc"):
+    if scores.axes.values == "accuracy":
         return {1.0: "still right", 0.0: "no longer right"}.get(value, format_number(value))
-    if "aopc" not in name:
+    if scores.axes.values == "probability":
         return f"probability {format_number(value, 2)}"
     return f"probability {'falls' if value >= 0 else 'rises'} by {format_number(abs(value), 2)}"
 

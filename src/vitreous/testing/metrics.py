@@ -134,6 +134,20 @@ def require_within_bounds(case: MetricCase, scores: Tensor) -> None:
     )
 
 
+def curve_is_as_stated(case: MetricCase) -> None:
+    """Levels and values of the curve are those that `axes` state."""
+    axes, result = case.metric.axes, case.result
+    if axes is None:
+        return
+    curve, levels = result.curve, result.levels
+    require(curve is not None and levels is not None, "it states the axes of a curve and has none")
+    assert curve is not None
+    require(all(0 <= level <= 1 for level in levels or ()), "the levels of its curve are no shares")
+    low, high = {"other": (-math.inf, math.inf), "drop": (-1, 1)}.get(axes.values, (0, 1))
+    beyond = (curve < low - case.near) | (curve > high + case.near)
+    require(not beyond.any(), f"its curve holds values that are no {axes.values}")
+
+
 def batch_is_single(case: MetricCase) -> None:
     """A row scores the same alone, in a batch, and in a batch in another order."""
     together, rows = case.row_scores, list(range(len(case.batch)))
@@ -193,6 +207,7 @@ def missing_is_nan(case: MetricCase) -> None:
 
 GENERAL: tuple[Callable[[MetricCase], None], ...] = (
     one_number_per_row,
+    curve_is_as_stated,
     nothing_is_changed,
     same_twice,
     batch_is_single,

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import SpecError
+from vitreous.methods.pass_counts import ModelSizes, evaluate_passes
 from vitreous.web.schemas import SamplingPlan
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def find_sample_option(method: Method) -> str:
 
 
 def plan_samples(
-    method: Method, sizes: Callable[[], Mapping[str, Any]], cost: Callable[[], PassCost], limit: float | int
+    method: Method, sizes: Callable[[], ModelSizes], cost: Callable[[], PassCost], limit: float | int
 ) -> SamplingPlan:
     """Choose how many samples of a method to compute.
 
@@ -89,12 +90,10 @@ def plan_samples(
     option = find_sample_option(method)
     if not option:
         return plan_fixed(method, sizes, cost, limit)
-    names = {**sizes(), **method.settings}
-    requested = int(names[option])
+    model_sizes, requested = sizes(), int(method.settings[option])
 
     def passes_of(samples: int) -> tuple[float, float]:
-        forwards, backwards = evaluate_passes(method, {**names, option: samples})
-        return forwards or 0.0, backwards or 0.0
+        return evaluate_passes(replace(method, options={**method.options, option: samples}), model_sizes) or (0.0, 0.0)
 
     plan = SamplingPlan(method=method.spec, spec=method.spec, option=option, asked=requested, used=requested)
     if sum(passes_of(requested)) <= 2 * MIN_SAMPLES:  # too little work for a measurement
@@ -120,13 +119,13 @@ def plan_samples(
 
 
 def plan_fixed(
-    method: Method, sizes: Callable[[], Mapping[str, Any]], cost: Callable[[], PassCost], limit: float | int
+    method: Method, sizes: Callable[[], ModelSizes], cost: Callable[[], PassCost], limit: float | int
 ) -> SamplingPlan:
     """Plan a method that has no sample count: as it is, or refused if it cannot finish in time."""
     plan = SamplingPlan(method=method.spec, spec=method.spec)
     if isinstance(method.facts.forwards, int) and isinstance(method.facts.backwards, int):  # a few passes
         return plan
-    passes = count_passes(method, sizes())
+    passes = evaluate_passes(method, sizes())
     if passes is None or sum(passes) <= 2 * MIN_SAMPLES:
         return plan
     measured = cost()
@@ -141,60 +140,11 @@ def plan_fixed(
     return plan
 
 
-def evaluate_passes(method: Method, names: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """Return forward and backward passes by a method's formulas; None for one that is not a formula of these names."""
-    from vitreous.bench.cost import evaluate_cost
-
-    return evaluate_cost(method.facts.forwards, names), evaluate_cost(method.facts.backwards, names)
-
-
-def count_passes(method: Method, sizes: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Return forward and backward passes of a method without samples; None if they depend on the image."""
-    names = {**sizes, **method.settings}
-    repeated = 1
-    if method.name == "pami":
-        names["regions"] = count_regions(method.settings, sizes["size"])
-    elif method.name == "occlusion" and names["space"] == "pixels":
-        names["patches"] = count_windows(method.settings, sizes)
-    elif method.fold is not None and method.name == "scorecam":  # the channels of every layer
-        repeated = sizes["layers"]
-    forwards, backwards = evaluate_passes(method, names)
-    return None if forwards is None or backwards is None else (repeated * forwards, repeated * backwards)
-
-
-def count_regions(options: Mapping[str, Any], size: tuple[int, int]) -> int:
-    """Return how many regions `pami` shows, at most."""
-    from vitreous.methods.regions import SCALES
-
-    kinds = (options["regions"],) if isinstance(options["regions"], str) else options["regions"]
-    counts = {kind: sum(scales) for kind, scales in SCALES.items()}
-    counts["felzenszwalb"] = len(SCALES["felzenszwalb"]) * math.ceil(size[0] * size[1] / 28**2)  # its smallest region
-    counts["circles"] = math.prod(math.ceil(side / options["stride"]) for side in size)
-    return sum(counts[kind] for kind in kinds) * (1 + 4 * len(options["shifts"]))
-
-
-def count_windows(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> int:
-    """Return how many windows `occlusion(space='pixels')` paints over."""
-    windows = 1
-    for side, patch in zip(sizes["size"], sizes["patch"], strict=True):
-        window = options["window"] or patch
-        windows *= math.ceil(max(side - window, 0) / (options["stride"] or window)) + 1
-    return windows
-
-
-def find_coarser(method: Method, sizes: Mapping[str, Any], passes: float) -> str:
-    """Return the finest spec of the same method with at most so many passes; an empty string if there is none."""
-    sides = range(8, max(sizes["size"]) // 2 + 1, 8)
-    match method.name:
-        case "occlusion":
-            candidates = [method.with_options(space="pixels", window=side, stride=side) for side in sides]
-        case "pami":
-            single = {"shifts": ()} if method.settings["shifts"] else {}
-            candidates = [method.with_options(regions="circles", stride=side, **single) for side in sides]
-        case _:
-            candidates = []
-    for candidate in candidates:
-        needed = count_passes(candidate, sizes)
+def find_coarser(method: Method, sizes: ModelSizes, passes: float) -> str:
+    """Return the finest spec that the method offers with at most so many passes; an empty string if there is none."""
+    for options in method.facts.coarser(method, sizes) if method.facts.coarser else ():
+        candidate = method.with_options(**options)
+        needed = evaluate_passes(candidate, sizes)
         if needed is not None and sum(needed) <= passes:
             return candidate.spec
     return ""

@@ -30,7 +30,7 @@ METHODS = (
     "fixlip",
 )  # offered by the page
 MAX_SHARES = 1 << 20  # numbers of an interaction matrix in a response
-SAMPLES = 512  # subsets of "fixlip"
+SAMPLES = 512  # random subsets of patches
 
 pairs_api = APIRouter(prefix="/api/pairs", responses=ERRORS)
 
@@ -121,10 +121,11 @@ class PairWork:
         image = images.get(body.image)
         other, second = (vit, images.get(body.other)) if body.other else (self.text_tower(body.model), body.text)
         assert second is not None  # the route refuses a request with neither
-        options: dict[str, Any] = {"samples": SAMPLES} if body.method == "fixlip" else {}
         begun = time.monotonic()
         with errors_of_spec(body.method):
-            pair = explain_pair(vit, image, other, second, method, similarity=body.similarity, **options)
+            pair = explain_pair(
+                vit, image, other, second, method, similarity=body.similarity, **choose_options(body.method)
+            )
         return describe_pair(pair, time.monotonic() - begun)
 
     def text_tower(self, model: str) -> TextTower:
@@ -138,21 +139,32 @@ class PairWork:
 
     def refuse_too_long(self, body: PairRequest, vit: ViT) -> None:
         """Raise `SpecError` if the passes of both sides would take longer than a request may."""
+        from vitreous.bench.cost import read_model_sizes
+        from vitreous.pairs.contributions import NAMED, count_pair_passes
+
         cost = self.service.cost(body.model, self.service.models.vit(body.model))
-        passes = {
-            "occlusion": (vit.layout(vit.size).patches + 1) * cost.forward,
-            "fixlip": SAMPLES * cost.forward,
-            "exclip": 10 * vit.outputs * (cost.forward + cost.backward) / vit.depth,
-        }
-        seconds = 2 * passes.get(body.method, vit.outputs * (cost.forward + cost.backward))
-        limit = LIMIT_SHARE * self.service.settings.seconds
+        sizes = {**read_model_sizes(vit), "outputs": vit.outputs}
+
+        def estimate(method: str) -> float:
+            passes = count_pair_passes(method, sizes, **choose_options(method))
+            forwards, backwards = passes or (vit.outputs, vit.outputs)
+            return 2 * (forwards * cost.forward + backwards * cost.backward)
+
+        seconds, limit = estimate(body.method), LIMIT_SHARE * self.service.settings.seconds
         if seconds > limit:
-            quick = min(passes, key=lambda name: passes[name])
-            fits = f"{quick!r} would take about {2 * passes[quick]:.0f} s; " if 2 * passes[quick] <= limit else ""
+            quick = min(NAMED, key=estimate)
+            fits = f"{quick!r} would take about {estimate(quick):.0f} s; " if estimate(quick) <= limit else ""
             raise SpecError(
                 f"{body.method!r} takes one pass per number of the embedding ({vit.outputs}), about {seconds:.0f} s here, more "
                 f"than the {limit:.0f} s for a request; {fits}vitreous.explain_pair has no limit"
             )
+
+
+def choose_options(method: str) -> dict[str, Any]:
+    """Options of the page: fewer random subsets than the default."""
+    from vitreous.pairs.contributions import NAMED
+
+    return {"samples": SAMPLES} if method in NAMED and "samples" in NAMED[method].vectors.options else {}
 
 
 def describe_pair(pair: PairAttribution, seconds: float) -> PairExplained:

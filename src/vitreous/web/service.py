@@ -138,6 +138,8 @@ class Service:
 
     def plan(self, model: str, spec: str) -> schemas.SamplingPlan:
         """Return the spec to compute for a method."""
+        from vitreous.bench.cost import read_model_sizes
+
         with errors_of_spec(spec):
             method, vit = resolve_untrusted(spec), self.models.vit(model)
             return plan_samples(
@@ -305,14 +307,6 @@ def explain_layers(
 def get_input_layout(vit: ViT) -> Layout:
     """Return the patches of a preprocessed image, whose size an option may have changed."""
     return vit.layout(vit.size if vit.preprocess is None else vit.preprocess.size)
-
-
-def read_model_sizes(vit: ViT) -> dict[str, Any]:
-    """Return the numbers of a model that cost formulas and region counts use."""
-    from vitreous.bench import cost
-
-    layout = get_input_layout(vit)
-    return {**cost.read_model_sizes(vit), "patches": layout.patches, "size": layout.size, "patch": layout.patch}
 
 
 def make_map_key(payload: ExplainPayload, target: int) -> tuple[Any, ...]:
