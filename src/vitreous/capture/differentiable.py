@@ -92,7 +92,7 @@ class DifferentiableForward(LinearisedForward):
     copy_recorded
         As for `LinearisedForward`.
     active
-        Whether rules apply from the first operation on; otherwise from the first block on (`Tracer` sets it).
+        Whether rules apply from the first operation on; otherwise from the first block on (`Trace` sets it).
 
     Raises
     ------
