@@ -72,15 +72,20 @@ def explain_batch(
     Attribution
         One row per image and target, with names and provenance.
     """
+
+    def make_probe(differentiable: bool = False) -> BlackBoxProbe:
+        explained, classes = target.outputs(model, len(images))
+        return probe_of(explained, images, classes, score_function, hold, differentiable=differentiable)
+
     effective = precision_of(method, model, precision)
     with computing(effective, model.device):
         if differentiable:
-            attribution = method(target.probe(model, images, score_function, hold, differentiable=True))
+            attribution = method(make_probe(differentiable=True))
         elif graphs is not None and isinstance(target, ClassTarget) and can_be_recorded(method, model, hold):
             attribution = run_recorded(graphs, model, images, target, method, score_function)
         else:
             if probe is None or effective == "bf16":
-                probe = target.probe(model, images, score_function, hold)
+                probe = make_probe()
             attribution = method(probe)
         attribution = target.describe(attribution, model)
     if differentiable and not keeps_graph(attribution.patches):

@@ -174,8 +174,10 @@ def dependent_inputs(
     return [replace(call, state=call.state.detach(), output=None) for call in dependent]
 
 
-def observe_calls(module: nn.Module, forward: Callable[[], Any], observed: Mapping[str, nn.Module]) -> list[ModuleCall]:
-    """Calls of submodules in the order in which they begin in one forward."""
+def observe_calls(
+    module: nn.Module, forward: Callable[[], Any], observed: Mapping[str, nn.Module], most: int | None = None
+) -> list[ModuleCall]:
+    """Calls of submodules in the order in which they begin in one forward, which ends when there are `most`."""
     calls: list[ModuleCall] = []
     open_calls: list[ModuleCall] = []
     names = {part: name for name, part in observed.items()}
@@ -189,35 +191,24 @@ def observe_calls(module: nn.Module, forward: Callable[[], Any], observed: Mappi
         calls.append(ModuleCall(len(calls), repeats[part], names[part], part, state))
         repeats[part] += 1
         open_calls.append(calls[-1])
+        if len(calls) == most:
+            raise StopForward
 
     def end(part: nn.Module, args: Any, output: Any) -> None:
         open_calls.pop().output = output
 
     handles = [part.register_forward_pre_hook(begin, with_kwargs=True) for part in names]
     handles += [part.register_forward_hook(end) for part in names]
-    with removing_hooks(handles), evaluating(module):
+    with removing_hooks(handles), evaluating(module), suppress(StopForward):
         forward()
     return calls
 
 
 def read_input(call: ModuleCall, forward: Callable[[], Any]) -> Tensor:
     """First tensor of the same call in another forward, which ends there; empty if the call was given none."""
-    state = torch.empty(0)
-    repeats = 0
-
-    def begin(part: nn.Module, args: Any, kwargs: Any) -> None:
-        nonlocal repeats, state
-        repeats += 1
-        if repeats <= call.repeat:
-            return
-        with suppress(ModelError):
-            state = first_tensor(args, kwargs)[1]
-        raise StopForward
-
-    handle = call.module.register_forward_pre_hook(begin, with_kwargs=True)
-    with removing_hooks([handle]), suppress(StopForward), torch.no_grad():
-        forward()
-    return state
+    with torch.no_grad():
+        calls = observe_calls(call.module, forward, {call.name: call.module}, most=call.repeat + 1)
+    return calls[call.repeat].state if len(calls) > call.repeat else torch.empty(0)
 
 
 # ── grids ────────────────────────────────────────────────────────────────────────────────────────

@@ -92,7 +92,7 @@ class DifferentiableForward(LinearisedForward):
     copy_recorded
         As for `LinearisedForward`.
     active
-        Whether rules apply from the first operation on; otherwise from the first block on (`Tracer` sets it).
+        Whether rules apply from the first operation on; otherwise from the first block on (`Trace` sets it).
 
     Raises
     ------
@@ -306,7 +306,7 @@ class DifferentiableProbe(DifferentiableNetworkProbe, Probe):
                     steps.append(run_block(block, entered, self.place, skip_rule, attention=True))
                 x = steps[-1].output
             presence = torch.zeros_like(x[..., 0]).requires_grad_() if isinstance(vit.pool, LinearPool) else None
-            head_output = run_head(vit, x, skip_rule, presence=presence, rules=mode)
+            head_output = run_head(vit, x, skip_rule, presence=presence, mode=mode)
         pooling = presence if head_output.attention is None else head_output.attention
         assert pooling is not None
         return TrackedForward(mode, steps, head_output, pooling)

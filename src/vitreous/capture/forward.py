@@ -5,11 +5,11 @@ Attention is fused unless its matrix is requested.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -29,24 +29,50 @@ BiasTerms = tuple[tuple[Tensor, Tensor], ...]  # outputs of operations that add 
 
 
 class BiasRecorder(TorchFunctionMode):
-    """Record the output and the bias of every operation that adds a bias, without modifying the model.
+    """A linearisation that records the output and the bias of every operation that adds a bias.
 
-    Calls of `F.linear` are intercepted; norms are added by `normalise`.
+    Calls of `F.linear` are intercepted while it is entered, and norms are recorded as they are applied; the model is not
+    modified.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lin: Linearisation) -> None:
         super().__init__()
+        self.lin = lin
         self.outputs: list[tuple[Tensor, Tensor]] = []
 
-    def add(self, output: Tensor, bias: Tensor | None) -> None:
+    def __getattr__(self, name: str) -> Any:
+        """Factors and operations without a bias are those of the linearisation."""
+        return getattr(self.lin, name)
+
+    def normalise(self, norm: Any, x: Tensor) -> Tensor:
+        return self.record(self.lin.normalise(norm, x), getattr(norm, "bias", None))
+
+    def add_and_normalise(self, norm: Any, stream: Tensor, update: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        total, normed = self.lin.add_and_normalise(norm, stream, update)
+        return total, self.record(normed, getattr(norm, "bias", None))
+
+    def record(self, output: Tensor, bias: Tensor | None) -> Tensor:
         if bias is not None and output.requires_grad:
             self.outputs.append((output, bias.detach()))
+        return output
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         output = func(*args, **(kwargs or {}))
         if func is F.linear:
-            self.add(output, args[2] if len(args) > 2 else (kwargs or {}).get("bias"))
+            self.record(output, args[2] if len(args) > 2 else (kwargs or {}).get("bias"))
         return output
+
+
+BlockRules: TypeAlias = Linearisation | BiasRecorder
+
+
+def recording_biases(lin: Linearisation, active: bool) -> AbstractContextManager[BlockRules]:
+    """Context with the rules of a pass, which record biases if that is wanted."""
+    return BiasRecorder(lin) if active else nullcontext(lin)
+
+
+def recorded_biases(rules: BlockRules) -> BiasTerms | None:
+    return tuple(rules.outputs) if isinstance(rules, BiasRecorder) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,32 +87,6 @@ class BlockStates:
     output: Tokens
     bias_terms: BiasTerms | None = None  # None if they were not recorded
     fused: FusedAttention | None = None  # instead of the attention matrix
-
-
-@contextmanager
-def recording_biases(active: bool) -> Iterator[BiasRecorder | None]:
-    """Context with an active `BiasRecorder`, or with None if it is not wanted."""
-    recorder = BiasRecorder() if active else None
-    with recorder or nullcontext():
-        yield recorder
-
-
-def normalise(lin: Linearisation, norm: Any, x: Tensor, recorder: BiasRecorder | None) -> Tensor:
-    """Apply a norm under the linearisation, and record its bias."""
-    y = lin.normalise(norm, x)
-    if recorder is not None:
-        recorder.add(y, getattr(norm, "bias", None))
-    return y
-
-
-def add_and_normalise(
-    lin: Linearisation, norm: Any, stream: Tensor, update: Tensor | None, recorder: BiasRecorder | None
-) -> tuple[Tensor, Tensor]:
-    """Residual stream after an update (if any) was added, and its norm under the linearisation, whose bias is recorded."""
-    total, normed = lin.add_and_normalise(norm, stream, update)
-    if recorder is not None:
-        recorder.add(normed, getattr(norm, "bias", None))
-    return total, normed
 
 
 def run_block(
@@ -118,35 +118,33 @@ def run_block(
         Whether the attention matrix, if it is needed, may be given as `BlockStates.fused` instead.
     """
     attention_part = block.attention
-    with in_blocks(x.device), recording_biases(biases) as recorder:
-        stream, normed = add_and_normalise(lin, attention_part.norm, x, None, recorder)
-        q, k, value = attention_heads(attention_part, normed, place, lin, recorder)
+    with in_blocks(x.device), recording_biases(lin, biases) as rules:
+        stream, normed = rules.add_and_normalise(attention_part.norm, x)
+        q, k, value = attention_heads(attention_part, normed, place, rules)
         q, k, v = lin.attention(q, k, value)
-        bias = attention_part.bias(place)
-        inputs = None
-        if attention and fused and bias is None:
-            inputs = fuse_attention(q, k, v, attention_part.scale, lin.softmax)
-            mixed, weights = inputs.mixed, None
+        bias, scale = attention_part.bias(place), attention_part.scale
+        weights = inputs = None
+        if not attention:
+            mixed = attention_at(lin.softmax, q, k, v, bias, scale)
+        elif fused and bias is None:
+            inputs = fuse_attention(q, k, v, scale, lin.softmax)
+            mixed = inputs.mixed
         else:
-            mixed, weights = apply_attention(q, k, v, bias, attention_part.scale, attention, lin.softmax)
-        mixed = normalise(lin, attention_part.inner_norm, mixed.transpose(1, 2).flatten(2), recorder)
-        mid, fed = add_and_normalise(lin, block.mlp.norm, stream, attention_part.project(mixed), recorder)
-        output = lin.add(mid, run_mlp(block.mlp, fed, lin, recorder))
-    return BlockStates(x, normed, value, weights, mid, output, tuple(recorder.outputs) if recorder else None, inputs)
+            weights = attention_matrix(q, k, bias, scale, lin.softmax)
+            mixed = weights @ v
+        mixed = rules.normalise(attention_part.inner_norm, mixed.transpose(1, 2).flatten(2))
+        mid, fed = rules.add_and_normalise(block.mlp.norm, stream, attention_part.project(mixed))
+        output = lin.add(mid, run_mlp(block.mlp, fed, rules))
+    return BlockStates(x, normed, value, weights, mid, output, recorded_biases(rules), inputs)
 
 
 def attention_heads(
-    part: AttentionBranch,
-    normed: Tokens,
-    place: TokenPositions,
-    lin: Linearisation = PLAIN,
-    recorder: BiasRecorder | None = None,
+    part: AttentionBranch, normed: Tokens, place: TokenPositions, rules: BlockRules = PLAIN
 ) -> tuple[PerHead, PerHead, PerHead]:
     """Queries and keys as attention compares them, and values."""
     q, k, value = part.qkv(normed)
-    q = part.rotate(normalise(lin, part.q_norm, q, recorder), place)
-    k = part.rotate(normalise(lin, part.k_norm, k, recorder), place)
-    return q, k, value
+    q, k = rules.normalise(part.q_norm, q), rules.normalise(part.k_norm, k)
+    return part.rotate(q, place), part.rotate(k, place), value
 
 
 def attention_scores(q: Tensor, k: PerHead, bias: Tensor | None, scale: float) -> Tensor:
@@ -156,7 +154,7 @@ def attention_scores(q: Tensor, k: PerHead, bias: Tensor | None, scale: float) -
 
 
 def fuse_attention(q: PerHead, k: PerHead, v: PerHead, scale: float, temperature: float | int = 1.0) -> FusedAttention:
-    """Run fused attention and keep what its matrix can be computed from; `temperature` as in `apply_attention`."""
+    """Run fused attention and keep what its matrix can be computed from; `temperature` as in `attention_matrix`."""
     if half_products():  # as autocast does, which leaves the tensors that are kept as they are
         q, k, v = q.bfloat16(), k.bfloat16(), v.bfloat16()
     mixed = attention_at(temperature, q, k, v, None, scale)
@@ -173,38 +171,27 @@ def softmax(scores: Tensor) -> Tensor:
         return scores.softmax(-1)
 
 
-def apply_attention(
-    q: Tensor,
-    k: PerHead,
-    v: PerHead,
-    bias: Tensor | None,
-    scale: float,
-    attention: bool,
-    temperature: float | int = 1.0,
-) -> tuple[Tensor, Tensor | None]:
-    """Return the attention output, and the attention matrix if `attention` is set (else None).
-
-    `temperature` is that of the softmax in the backward pass.
-    """
-    if not attention:
-        return attention_at(temperature, q, k, v, bias, scale), None
+def attention_matrix(
+    q: Tensor, k: PerHead, bias: Tensor | None, scale: float, temperature: float | int
+) -> Float[Tensor, "b h q n"]:
+    """Attention matrix; `temperature` is that of the softmax in the backward pass."""
     weights = softmax_at(temperature, softmax, attention_scores(q, k, bias, scale))
     if torch.is_grad_enabled() and not weights.requires_grad:
         weights.requires_grad_()  # detached by the linearisation, but its gradient is still read
-    return weights @ v, weights
+    return weights
 
 
-def run_mlp_branch(part: MlpBranch, x: Tensor, lin: Linearisation, recorder: BiasRecorder | None = None) -> Tensor:
+def run_mlp_branch(part: MlpBranch, x: Tensor, rules: BlockRules) -> Tensor:
     """Run the MLP branch (plain or gated) with its norm, and return what it adds."""
-    return run_mlp(part, normalise(lin, part.norm, x, recorder), lin, recorder)
+    return run_mlp(part, rules.normalise(part.norm, x), rules)
 
 
-def run_mlp(part: MlpBranch, normed: Tensor, lin: Linearisation, recorder: BiasRecorder | None = None) -> Tensor:
+def run_mlp(part: MlpBranch, normed: Tensor, rules: BlockRules) -> Tensor:
     """Run the MLP (plain or gated) on the output of its norm."""
     gate, *value = part.expand(normed)
-    hidden = lin.activate(part.act, gate)
-    hidden = lin.multiply(hidden, *value) if value else hidden
-    return part.contract(normalise(lin, part.inner_norm, hidden, recorder))
+    hidden = rules.activate(part.act, gate)
+    hidden = rules.multiply(hidden, *value) if value else hidden
+    return part.contract(rules.normalise(part.inner_norm, hidden))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +211,7 @@ def run_head(
     lin: Linearisation = PLAIN,
     biases: bool = False,
     presence: Float[Tensor, "b n"] | None = None,
-    rules: AbstractContextManager[Any] | None = None,
+    mode: AbstractContextManager[Any] | None = None,
 ) -> HeadOutput:
     """Run final norm, pooling and classifier.
 
@@ -240,33 +227,32 @@ def run_head(
         Whether biases and the outputs they are added to are recorded.
     presence
         Logarithm of each token's weight in the pooling: 0 fully present, −∞ absent. None: all are present.
-    rules
+    mode
         Context of the model's own operations, such as `DifferentiableForward`; a linear pooling runs outside of it.
     """
-    pool, rules = vit.pool, rules or nullcontext()
+    pool, mode = vit.pool, mode or nullcontext()
     query = key = value = tokens[:0]
     attention = None
     if isinstance(pool, AttentionPool):
-        with rules:
-            query = pool.query()  # constant, so its biases belong to no token and are not recorded
-    with recording_biases(biases) as token_recorder, rules:
-        x = normalise(lin, vit.norm, tokens, token_recorder)
+        with mode:  # constant, so its biases belong to no token and are not recorded
+            query = lin.normalise(pool.q_norm, pool.query())
+    with recording_biases(lin, biases) as token_rules, mode:
+        x = token_rules.normalise(vit.norm, tokens)
         if isinstance(pool, AttentionPool):
             key, value = pool.key_value(x[:, pool.skip :])
-    with recording_biases(biases) as pooled_recorder:
+    with recording_biases(lin, biases) as rules:
         if isinstance(pool, LinearPool):
             rows = pooling_rows(pool, x)
             pooled, readout = scale_by_presence(rows, presence) @ x, rows.mean(0).expand(len(x), -1)
         else:
             key_presence = None if presence is None else presence[:, None, None, pool.skip :]
-            with rules:
-                pooled, attention = attention_pool(pool, query, key, value, lin, pooled_recorder, key_presence)
+            with mode:
+                pooled, attention = attention_pool(pool, query, key, value, rules, key_presence)
             readout = F.pad(attention.mean((1, 2)), (pool.skip, 0))
-        with rules, evaluating(vit.module):  # the head may contain dropout in training mode
-            logits = classify_pooled(vit, normalise(lin, vit.pooled_norm, pooled, pooled_recorder), lin)
-    token_bias_terms = () if token_recorder is None else tuple(token_recorder.outputs)
-    pooled_bias_terms = () if pooled_recorder is None else tuple(pooled_recorder.outputs)
-    return HeadOutput(logits, readout.detach(), attention, token_bias_terms, pooled_bias_terms)
+        with mode, evaluating(vit.module):  # the head may contain dropout in training mode
+            logits = classify_pooled(vit, rules.normalise(vit.pooled_norm, pooled), lin)
+    bias_terms = recorded_biases(token_rules) or (), recorded_biases(rules) or ()
+    return HeadOutput(logits, readout.detach(), attention, *bias_terms)
 
 
 def pooling_rows(pool: LinearPool, x: Tokens) -> Float[Tensor, "q n"]:
@@ -298,23 +284,16 @@ def scale_by_presence(rows: Float[Tensor, "q n"], presence: Float[Tensor, "b n"]
 
 
 def attention_pool(
-    pool: AttentionPool,
-    query: Tensor,
-    k: PerHead,
-    v: PerHead,
-    lin: Linearisation,
-    recorder: BiasRecorder | None,
-    presence: Float[Tensor, "b 1 1 n"] | None = None,
+    pool: AttentionPool, query: Tensor, k: PerHead, v: PerHead, rules: BlockRules, presence: Tensor | None = None
 ) -> tuple[Tensor, Float[Tensor, "b h q n"]]:
-    """Return the pooled tokens, and the pooler's attention to the tokens that it does not skip."""
-    q = normalise(lin, pool.q_norm, query, None).expand(len(k), -1, -1, -1)
-    k = normalise(lin, pool.k_norm, k, recorder)
-    mixed, weights = apply_attention(
-        *lin.attention(q, k, v), presence, pool.scale, attention=True, temperature=lin.softmax
-    )
-    assert weights is not None  # they were requested
-    pooled = pool.project(mixed.transpose(1, 2).flatten(2))
-    pooled = pooled if pool.mlp is None else pooled + run_mlp_branch(pool.mlp, pooled, lin, recorder)
+    """Return the pooled tokens, and the pooler's attention to the tokens that it does not skip.
+
+    `query` is the normalised query, and `presence` [b 1 1 n] is added to the scores.
+    """
+    q, k, v = rules.attention(query.expand(len(k), -1, -1, -1), rules.normalise(pool.k_norm, k), v)
+    weights = attention_matrix(q, k, presence, pool.scale, rules.softmax)
+    pooled = pool.project((weights @ v).transpose(1, 2).flatten(2))
+    pooled = pooled if pool.mlp is None else pooled + run_mlp_branch(pool.mlp, pooled, rules)
     return pooled, weights
 
 

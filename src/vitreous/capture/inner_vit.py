@@ -87,17 +87,14 @@ def descriptions(module: nn.Module, path: str, vit: ViT, name: str) -> Iterator[
         whole = replace(whole, embed=partial(embed_inside, module, first.name, vit.embed))
     own = [call.output for call in calls if call.module is vit.module]
     if len(own) == 1 and isinstance(own[0], Tensor) and own[0].ndim == 2:
-        rest = partial(run_rest, module, path, vit.size, vit.channels)
-        yield replace(whole, classify=lambda pooled: rest(vit.classify(pooled)))  # after its own head
-    yield from pooled_descriptions(module, path, vit, whole, images, calls)
+        yield replace(whole, classify=lambda pooled: run_rest(whole, path, vit.classify(pooled)))  # after its own head
+    yield from pooled_descriptions(whole, path, images, calls)
 
 
-def pooled_descriptions(
-    module: nn.Module, path: str, vit: ViT, whole: ViT, images: Images, calls: list[ModuleCall]
-) -> Iterator[ViT]:
-    """Descriptions of a module that pools the transformer's tokens itself."""
+def pooled_descriptions(whole: ViT, path: str, images: Images, calls: list[ModuleCall]) -> Iterator[ViT]:
+    """Descriptions of a module that pools the tokens of the transformer at `path` itself."""
     layout = whole.layout(whole.size)
-    with torch.no_grad(), evaluating(module):
+    with torch.no_grad(), evaluating(whole.module):
         tokens = run_blocks(whole, whole.embed(images), TokenPositions(layout))
     normed = [
         call
@@ -106,7 +103,7 @@ def pooled_descriptions(
     ]
     norm: nn.Module = normed[-1].module if normed else nn.Identity()
     read: Tokens = normed[-1].output if normed else tokens
-    blocks = block_list(module.get_submodule(path), vit.depth)
+    blocks = block_list(whole.module.get_submodule(path), whole.depth)
     if blocks is None:
         return
     for rows in poolings(layout.prefix):
@@ -122,15 +119,7 @@ def pooled_descriptions(
             norm=norm,
             pool=LinearPool(rows),
             pooled_norm=reader if after and pooled.shape[1] == 1 else nn.Identity(),
-            classify=partial(
-                run_rest,
-                module,
-                name,
-                vit.size,
-                vit.channels,
-                skipped=f"{path}.{blocks}",
-                applied=None if after else reader,
-            ),
+            classify=partial(run_rest, whole, name, skipped=f"{path}.{blocks}", applied=None if after else reader),
         )
 
 
@@ -156,25 +145,15 @@ def close(tensor: Tensor, expected: Tensor) -> bool:
 # ── the rest of the module ───────────────────────────────────────────────────────────────────────
 
 
-def run_rest(
-    module: nn.Module,
-    path: str,
-    size: tuple[int, int],
-    channels: int,
-    pooled: Tensor,
-    skipped: str = "",
-    applied: nn.Module | None = None,
-) -> Logits:
-    """What a module computes after one of its submodules.
+def run_rest(whole: ViT, path: str, pooled: Tensor, skipped: str = "", applied: nn.Module | None = None) -> Logits:
+    """What a module computes after one of its submodules; blank images are passed, on which the result does not depend.
 
     Parameters
     ----------
-    module
-        The module.
+    whole
+        Description of the module.
     path
         Name of the submodule whose result is given.
-    size, channels
-        Of the images that the module takes; blank ones are passed, of which the result does not depend.
     pooled
         What the submodule gives (or receives): [b d], or pooled vectors [b q d].
     skipped
@@ -183,10 +162,10 @@ def run_rest(
         Apply this module to what is given, in place of returning it.
     """
     pooled = pooled.flatten(1)
-    copy = with_replaced(module, path, StandIn(lambda *_, **__: pooled if applied is None else applied(pooled)))
+    copy = with_replaced(whole.module, path, StandIn(lambda *_, **__: pooled if applied is None else applied(pooled)))
     if skipped:
         copy = with_replaced(copy, skipped, type(copy.get_submodule(skipped))())
-    return logits_of(copy(pooled.new_zeros(len(pooled), channels, *size)))
+    return logits_of(copy(pooled.new_zeros(len(pooled), whole.channels, *whole.size)))
 
 
 def embed_inside(module: nn.Module, path: str, embed: Callable[[Images], Tokens], images: Images) -> Tokens:
@@ -228,11 +207,5 @@ def with_replaced(module: nn.Module, path: str, new: nn.Module) -> nn.Module:
 
 def block_list(module: nn.Module, depth: int) -> str | None:
     """Name of the list of a transformer's blocks: the first of this length, or None."""
-    return next(
-        (
-            path
-            for path, part in module.named_modules()
-            if isinstance(part, nn.ModuleList | nn.Sequential) and len(part) == depth
-        ),
-        None,
-    )
+    lists = ((path, part) for path, part in module.named_modules() if isinstance(part, nn.ModuleList | nn.Sequential))
+    return next((path for path, part in lists if len(part) == depth), None)

@@ -9,11 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.forward import BiasTerms, BlockStates
-from vitreous.capture.fused import at_least_float32, positive_mean, presence_grad, row_dot
+from vitreous.capture.forward import BlockStates
+from vitreous.capture.fused import positive_mean, presence_grad
 from vitreous.core.deprecation import renamed_attributes
 from vitreous.core.errors import SpecError
-from vitreous.models.tensor_types import Tokens
 from vitreous.models.vit import Block, Layout, TokenPositions
 
 
@@ -280,37 +279,6 @@ def interleave_targets(columns: list[Tensor]) -> Tensor:
     return columns[0] if len(columns) == 1 else torch.stack(columns, 1).flatten(0, 1)
 
 
-def interleave_columns(columns: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Join the tensors of every target by name, as `interleave_targets` does."""
-    return {name: interleave_targets([column[name] for column in columns]) for name in columns[0]}
-
-
-def backward(states: BlockStates, upstreams: list[Tokens], normed: bool) -> tuple[Gradients, list[Tokens]]:
-    """Backpropagate from a block's output to its input, attention, first norm and biases, once per target.
-
-    Returns the gradients of all rows, and those at the block's input, one tensor per target like `upstreams`.
-    """
-    tensors = {"hidden": states.hidden}
-    if states.attention is not None:
-        tensors["attention"] = states.attention
-    if states.fused is not None:
-        tensors["mixed"] = states.fused.mixed
-    if normed:
-        assert states.normed is not None
-        tensors["normed"] = states.normed
-    inputs = [*tensors.values(), *(output for output, _ in states.bias_terms or ())]
-    columns: list[dict[str, Tensor]] = []
-    for upstream in upstreams:
-        is_last = upstream is upstreams[-1]
-        grads = torch.autograd.grad(states.output, inputs, upstream, allow_unused=True, retain_graph=not is_last)
-        column = {name: or_zeros(grad, x) for (name, x), grad in zip(tensors.items(), grads, strict=False)}
-        if states.bias_terms is not None:
-            column["biases"] = bias_map(states.bias_terms, grads[len(tensors) :], states.hidden)
-        columns.append(column)
-    gradients = Gradients(**interleave_columns(columns), output=interleave_targets(upstreams))
-    return gradients, [column["hidden"] for column in columns]
-
-
 def slope_in_presence(states: BlockStates, gradients: Gradients) -> Float[Tensor, "r n"]:
     """Gradient of the score in the presence of each token of a block's attention."""
     if states.fused is not None:
@@ -322,23 +290,3 @@ def slope_in_presence(states: BlockStates, gradients: Gradients) -> Float[Tensor
     return presence_grad(
         attention.repeat_interleave(len(gradients.attention) // len(attention), 0), gradients.attention
     )
-
-
-def bias_map(bias_terms: BiasTerms, grads: tuple[Tensor | None, ...], tokens: Tokens) -> Float[Tensor, "b n"]:
-    """Contribution of biases to the score, at the tokens they are added to."""
-    total = tokens.new_zeros(tokens.shape[:2])
-    for (_, bias), grad in zip(bias_terms, grads, strict=True):  # [b n k], or [b h n e] for a norm on queries or keys
-        if grad is not None:
-            share = row_dot(grad, bias)
-            share = share if share.ndim == 2 else share.sum(1)
-            total[:, -share.shape[1] :] += share
-    return total
-
-
-def bias_total(bias_terms: BiasTerms, grads: tuple[Tensor | None, ...], tokens: Tokens) -> Float[Tensor, " b"]:
-    """Contribution of biases that are added after pooling."""
-    total = tokens.new_zeros(len(tokens))
-    for (_, bias), grad in zip(bias_terms, grads, strict=True):
-        if grad is not None:
-            total = total + (at_least_float32(grad) * bias).flatten(1).sum(-1)
-    return total

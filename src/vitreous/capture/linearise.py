@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 from jaxtyping import Float
@@ -41,15 +41,6 @@ from vitreous.core.registry import Registry
 
 LARGEST_FACTOR = 100  # of a gradient; applied once per block, so larger factors overflow in single precision
 SMALLEST = {"softmax": 0.01, "residual": 0}  # of a temperature, and of γ, whose rule has a pole below 0
-CHOICES: dict[str, tuple[str, ...]] = {  # empty: any number
-    "qk": (),
-    "v": (),
-    "norm": ("exact", "frozen", "fixed"),  # frozen: constant standard deviation; fixed: constant mean too
-    "activation": ("exact", "ratio"),
-    "gate": ("exact", "frozen", "halved"),
-    "softmax": (),
-    "residual": (),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +90,9 @@ class Linearisation:
 
     qk: float | int = 1.0
     v: float | int = 1.0
-    norm: str = "exact"
-    activation: str = "exact"
-    gate: str = "exact"
+    norm: Literal["exact", "frozen", "fixed"] = "exact"
+    activation: Literal["exact", "ratio"] = "exact"
+    gate: Literal["exact", "frozen", "halved"] = "exact"
     softmax: float | int = 1.0
     residual: float | int = 0.0
 
@@ -245,6 +236,12 @@ class Linearisation:
             case "frozen":
                 return gate.detach() * value
         return gate * value
+
+
+# Values of every parameter; empty: any number.
+CHOICES: dict[str, tuple[str, ...]] = {
+    name: get_args(hint) if get_origin(hint) is Literal else () for name, hint in get_type_hints(Linearisation).items()
+}
 
 
 def is_layer_norm(norm: nn.Module, mode: str) -> bool:

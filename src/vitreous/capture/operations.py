@@ -71,7 +71,7 @@ class LinearisedForward(TorchFunctionMode):
     """
 
     differentiable = False  # whether the backward pass is recorded, with parameters in the graph
-    active = True  # whether rules apply; `Tracer` sets it at the first block
+    active = True  # whether rules apply; `Trace` sets it at the first block
 
     def __init__(
         self, linearisation: Linearisation, *, record_constants: bool = False, copy_recorded: bool = False

@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitreous.capture.forward import apply_attention, attention_pool, classify_pooled, pooling_rows, run, run_mlp_branch
+from vitreous.capture.backward_functions import attention_at
+from vitreous.capture.forward import attention_pool, classify_pooled, pooling_rows, run, run_mlp_branch
 from vitreous.capture.linearise import PLAIN
 from vitreous.capture.pixels import LogitReader
 from vitreous.capture.precision import in_blocks
@@ -84,9 +85,7 @@ def run_attention(attention_part: AttentionBranch, x: Packed, places: Sequence[T
     mixed = []
     for place, queries, keys, values in zip(places, *parts, strict=True):
         queries, keys = attention_part.rotate(queries, place), attention_part.rotate(keys, place)
-        mixed_heads, _ = apply_attention(
-            queries, keys, values, attention_part.bias(place), attention_part.scale, attention=False
-        )
+        mixed_heads = attention_at(1, queries, keys, values, attention_part.bias(place), attention_part.scale)
         mixed.append(mixed_heads.transpose(1, 2).flatten(0, 1))
     return attention_part.project(attention_part.inner_norm(torch.cat(mixed).flatten(1)[None]))
 
@@ -95,7 +94,7 @@ def pooled(pool: LinearPool | AttentionPool, x: Tokens) -> Pooled:
     """Pooled tokens, given the output of the final norm."""
     if isinstance(pool, LinearPool):
         return pooling_rows(pool, x) @ x
-    return attention_pool(pool, pool.query(), *pool.key_value(x[:, pool.skip :]), PLAIN, None)[0]
+    return attention_pool(pool, pool.q_norm(pool.query()), *pool.key_value(x[:, pool.skip :]), PLAIN)[0]
 
 
 def split_by_length(

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BiasShares, BlackBoxProbe
-from vitreous.capture.forward import BlockStates, HeadOutput, embed, run, run_block, run_head
-from vitreous.capture.fused import fuses_attention
-from vitreous.capture.layer import (
-    Gradients,
-    Layer,
-    backward,
-    bias_map,
-    bias_total,
-    interleave_columns,
-    interleave_targets,
-    or_zeros,
-    slope_in_presence,
-)
+from vitreous.capture.forward import BiasTerms, BlockStates, HeadOutput, embed, run, run_block, run_head
+from vitreous.capture.fused import at_least_float32, fuses_attention, row_dot
+from vitreous.capture.layer import Gradients, Layer, interleave_targets, or_zeros, slope_in_presence
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.memory import free_bytes, rows_that_fit, weighing
 from vitreous.capture.network_probe import LayerPass, NetworkProbe
@@ -35,6 +27,9 @@ from vitreous.core.errors import ShapeError
 from vitreous.models.model import BlackBox, Network
 from vitreous.models.tensor_types import Images, Keep, Logits, Tokens
 from vitreous.models.vit import TokenPositions, ViT
+
+# Share of biases in the score: of their terms, the gradients at the terms, and the tokens.
+BiasShare: TypeAlias = Callable[[BiasTerms, Iterable[Tensor | None], Tokens], Tensor]
 
 
 class Probe(NetworkProbe):
@@ -166,25 +161,13 @@ class Probe(NetworkProbe):
             if self._cache.head_output is None:  # so that the predicted class needs no forward of its own
                 self._cache.head_output = HeadOutput(head_output.logits.detach(), head_output.readout)
             totals = [score.sum() for score in self.target_scores(head_output.logits)]
-        token_terms, pooled_terms = head_output.token_bias_terms, head_output.pooled_bias_terms
-        first_pooled = 1 + len(token_terms)
-        after_pooled = first_pooled + len(pooled_terms)
-        inputs = [leaf, *(output for output, _ in (*token_terms, *pooled_terms))]
-        inputs += [] if presence is None else [presence]
-        upstreams: list[Tokens] = []
-        columns: list[dict[str, Tensor]] = []
-        for total in totals:
-            grads = torch.autograd.grad(total, inputs, allow_unused=True, retain_graph=total is not totals[-1])
-            upstreams.append(or_zeros(grads[0], leaf))
-            column: dict[str, Tensor] = {}
-            if presence is not None:
-                column["presence"] = or_zeros(grads[-1], presence)
-            if (
-                layer_pass.biases
-            ):  # an attention pooler may skip prefix tokens; they add no biases, and their share is 0
-                column["head"] = bias_map(token_terms, grads[1:first_pooled], leaf)
-                column["pooled"] = bias_total(pooled_terms, grads[first_pooled:after_pooled], leaf)
-            columns.append(column)
+        tensors = {"hidden": leaf} if presence is None else {"hidden": leaf, "presence": presence}
+        bias_terms: dict[str, tuple[BiasTerms, BiasShare]] = {}
+        if layer_pass.biases:  # an attention pooler may skip prefix tokens; they add no biases, and their share is 0
+            bias_terms["head"] = head_output.token_bias_terms, bias_map
+            bias_terms["pooled"] = head_output.pooled_bias_terms, bias_total
+        columns = backpropagate(totals, [None] * len(totals), tensors, bias_terms)
+        upstreams = [column.pop("hidden") for column in columns]
         rows = interleave_columns(columns)
         if layer_pass.biases:
             self.bias_shares = BiasShares(rows["head"], rows["pooled"])
@@ -379,3 +362,69 @@ def probe_of(
         return differentiable_probe(model, images, targets, question, hold)
     kind = Probe if isinstance(model, ViT) else NetworkProbe if isinstance(model, Network) else BlackBoxProbe
     return kind(model, images, targets, question, hold)
+
+
+# ── backward passes ──────────────────────────────────────────────────────────────────────────────
+
+
+def backward(states: BlockStates, upstreams: list[Tokens], normed: bool) -> tuple[Gradients, list[Tokens]]:
+    """Backpropagate from a block's output to its input, attention, first norm and biases, once per target.
+
+    Returns the gradients of all rows, and those at the block's input, one tensor per target like `upstreams`.
+    """
+    tensors = {"hidden": states.hidden}
+    if states.attention is not None:
+        tensors["attention"] = states.attention
+    if states.fused is not None:
+        tensors["mixed"] = states.fused.mixed
+    if normed:
+        assert states.normed is not None
+        tensors["normed"] = states.normed
+    bias_terms = {} if states.bias_terms is None else {"biases": (states.bias_terms, bias_map)}
+    columns = backpropagate([states.output] * len(upstreams), upstreams, tensors, bias_terms)
+    gradients = Gradients(**interleave_columns(columns), output=interleave_targets(upstreams))
+    return gradients, [column["hidden"] for column in columns]
+
+
+def backpropagate(
+    outputs: Sequence[Tensor],
+    upstreams: Sequence[Tensor | None],
+    tensors: Mapping[str, Tensor],
+    bias_terms: Mapping[str, tuple[BiasTerms, BiasShare]],
+) -> list[dict[str, Tensor]]:
+    """Gradients of outputs times upstreams at named tensors, and named shares of biases: one dict per target."""
+    inputs = [*tensors.values(), *(output for terms, _ in bias_terms.values() for output, _ in terms)]
+    columns = []
+    for index, (output, upstream) in enumerate(zip(outputs, upstreams, strict=True)):
+        is_last = index == len(outputs) - 1
+        grads = iter(torch.autograd.grad(output, inputs, upstream, allow_unused=True, retain_graph=not is_last))
+        column = {name: or_zeros(next(grads), x) for name, x in tensors.items()}
+        for name, (terms, share) in bias_terms.items():
+            column[name] = share(terms, islice(grads, len(terms)), tensors["hidden"])
+        columns.append(column)
+    return columns
+
+
+def interleave_columns(columns: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Join the tensors of every target by name, as `interleave_targets` does."""
+    return {name: interleave_targets([column[name] for column in columns]) for name in columns[0]}
+
+
+def bias_map(bias_terms: BiasTerms, grads: Iterable[Tensor | None], tokens: Tokens) -> Float[Tensor, "b n"]:
+    """Contribution of biases to the score, at the tokens they are added to."""
+    total = tokens.new_zeros(tokens.shape[:2])
+    for (_, bias), grad in zip(bias_terms, grads, strict=True):  # [b n k], or [b h n e] for a norm on queries or keys
+        if grad is not None:
+            share = row_dot(grad, bias)
+            share = share if share.ndim == 2 else share.sum(1)
+            total[:, -share.shape[1] :] += share
+    return total
+
+
+def bias_total(bias_terms: BiasTerms, grads: Iterable[Tensor | None], tokens: Tokens) -> Float[Tensor, " b"]:
+    """Contribution of biases that are added after pooling."""
+    total = tokens.new_zeros(len(tokens))
+    for (_, bias), grad in zip(bias_terms, grads, strict=True):
+        if grad is not None:
+            total = total + (at_least_float32(grad) * bias).flatten(1).sum(-1)
+    return total

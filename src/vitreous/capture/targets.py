@@ -21,7 +21,7 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.linearise import Linearisation
 from vitreous.capture.probe import probe_of
 from vitreous.capture.score_function import Rows, ScoreFunction, Targets
-from vitreous.core.deprecation import renamed_attributes
+from vitreous.core.deprecation import renamed_attributes, warn_of_name
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.models.model import BlackBox
 from vitreous.models.outputs import compare_with_texts
@@ -47,19 +47,11 @@ class Target(Protocol):
         ...
 
     def score_function(self, question: ScoreFunction) -> ScoreFunction:
-        """Return the score function as it applies to the outputs of `probe`."""
+        """Return the score function as it applies to the logits of `outputs`."""
         ...
 
-    def probe(
-        self,
-        model: BlackBox,
-        images: Images,
-        question: ScoreFunction,
-        hold: bool | None,
-        *,
-        differentiable: bool = False,
-    ) -> BlackBoxProbe:
-        """Return the probe of a batch; `question` is a result of `score_function`, the rest as for `probe_of`."""
+    def outputs(self, model: BlackBox, images: int) -> tuple[BlackBox, Int[Tensor, "b k"] | None]:
+        """Return the model whose outputs are explained, and their indices; None for the predicted class."""
         ...
 
     def describe(self, attribution: Explained, model: BlackBox) -> Explained:
@@ -96,16 +88,8 @@ class ClassTarget:
     def score_function(self, question: ScoreFunction) -> ScoreFunction:
         return question
 
-    def probe(
-        self,
-        model: BlackBox,
-        images: Images,
-        question: ScoreFunction,
-        hold: bool | None,
-        *,
-        differentiable: bool = False,
-    ) -> BlackBoxProbe:
-        return probe_of(model, images, self.classes, question, hold, differentiable=differentiable)
+    def outputs(self, model: BlackBox, images: int) -> tuple[BlackBox, Int[Tensor, "b k"] | None]:
+        return model, self.classes
 
     def describe(self, attribution: Explained, model: BlackBox) -> Explained:
         return replace(attribution, names=tuple(model.class_name(index) for index in attribution.targets.tolist()))
@@ -282,20 +266,17 @@ class TextTarget:
 
         return ScoreFunction("cosine" if question.name == "logit" else question.name, function, question.affine)
 
-    def probe(
-        self,
-        model: BlackBox,
-        images: Images,
-        question: ScoreFunction,
-        hold: bool | None,
-        *,
-        differentiable: bool = False,
-    ) -> BlackBoxProbe:
-        """Return the probe of a batch: a model whose outputs are the cosines with all texts of the batch."""
-        first = torch.arange(len(images)) * (0 if self.images is None else self.together)
+    def outputs(self, model: BlackBox, images: int) -> tuple[BlackBox, Int[Tensor, "b k"]]:
+        """Return a model whose outputs are the cosines with all texts of the batch, and the texts of every image."""
+        first = torch.arange(images) * (0 if self.images is None else self.together)
         targets = first[:, None] + torch.arange(self.explained)
-        model = compare_with_texts(model, self.texts.flatten(0, 1), self.scale)
-        return probe_of(model, images, targets, question, hold, differentiable=differentiable)
+        return compare_with_texts(model, self.texts.flatten(0, 1), self.scale), targets
+
+    def probe(self, model: BlackBox, images: Images, *arguments: Any, **options: Any) -> BlackBoxProbe:
+        """Deprecated: use `probe_of` with the model and the targets that `outputs` returns."""
+        warn_of_name("TextTarget", "probe", "outputs", stacklevel=2)
+        explained, targets = self.outputs(model, len(images))
+        return probe_of(explained, images, targets, *arguments, **options)
 
     def own(self, cosines: Rows, targets: Targets) -> Float[Tensor, "r all"]:
         """Select from the cosines with all texts those with the texts of the row's own group.

@@ -20,7 +20,7 @@ from vitreous.capture.operations import Added, LinearisedForward
 from vitreous.core.errors import ModelError
 from vitreous.models.eval_mode import evaluating, removing_hooks
 
-ACTIVE: ContextVar[Tracer | None] = ContextVar("vitreous_tracer", default=None)
+ACTIVE: ContextVar[Trace | None] = ContextVar("vitreous_tracer", default=None)
 
 
 @dataclass(slots=True, eq=False)
@@ -34,41 +34,40 @@ class Segment:
     added: list[Added] = field(default_factory=list)  # constants added from this cut to the next one
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Trace:
-    """A forward in pieces.
+    """A forward in pieces: while it runs, its hooks cut the graph at the blocks' inputs.
 
     Attributes
     ----------
     mode
         The rules of the linearised backward pass.
+    down_to
+        The first block call that is part of the graph.
+    cut
+        Whether the graph is cut at every block call, or only at the first.
     output
         What the model returned, with the graph back to the last cuts.
     segments
         The block calls from `down_to` on, in the order of the forward.
-    cut
-        Whether the graph is cut at every block call, or only at the first.
+    calls
+        Number of block calls so far.
+    open
+        Block calls that have not returned yet.
     """
 
     mode: LinearisedForward
-    output: Any
-    segments: list[Segment]
+    down_to: int
     cut: bool
+    output: Any = None
+    segments: list[Segment] = field(default_factory=list)
+    calls: int = 0
+    open: list[Segment] = field(default_factory=list)
 
     @property
     def changed_in_place(self) -> bool:
         """Whether the model changed an output in place whose added constant was recorded."""
         return any(added.output._version != added.version for part in self.segments for added in part.added)
-
-
-class Tracer:
-    """Cuts the graph at the blocks' inputs while a forward runs."""
-
-    def __init__(self, mode: LinearisedForward, down_to: int, cut: bool) -> None:
-        self.mode, self.down_to, self.cut = mode, down_to, cut
-        self.calls = 0
-        self.segments: list[Segment] = []
-        self.open: list[Segment] = []
 
     def enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if ACTIVE.get() is not self:
@@ -85,7 +84,7 @@ class Tracer:
             leaf = entered.view_as(entered) if not self.cut and x.requires_grad else entered.detach().requires_grad_()
             entering = leaf.clone() if self.mode.copy_recorded else leaf
         segment = Segment(index, entered, leaf)
-        self.close_constants()
+        self.mode.added = segment.added  # constants that are recorded from here on
         self.segments.append(segment)
         self.open.append(segment)
         if isinstance(key, int):
@@ -97,12 +96,6 @@ class Tracer:
             return
         segment = self.open.pop()
         segment.output = output if isinstance(output, Tensor) else first_tensor(tuple(output), {})[1]
-
-    def close_constants(self) -> None:
-        """Move the constants recorded since the last cut to the segment that they belong to."""
-        if self.segments:
-            self.segments[-1].added.extend(self.mode.added)
-        self.mode.added.clear()
 
 
 def first_tensor(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[int | str, Tensor]:
@@ -144,11 +137,11 @@ def trace(
     -------
     Trace
     """
-    tracer = Tracer(mode, down_to, cut or (mode.copy_recorded and not mode.differentiable))
+    traced = Trace(mode, down_to, cut or (mode.copy_recorded and not mode.differentiable))
     distinct = dict.fromkeys(blocks)
-    handles = [block.register_forward_pre_hook(tracer.enter, prepend=True, with_kwargs=True) for block in distinct]
-    handles += [block.register_forward_hook(tracer.leave) for block in distinct]
-    token = ACTIVE.set(tracer)
+    handles = [block.register_forward_pre_hook(traced.enter, prepend=True, with_kwargs=True) for block in distinct]
+    handles += [block.register_forward_hook(traced.leave) for block in distinct]
+    token = ACTIVE.set(traced)
     try:
         # the gradient flag is the caller's again afterwards; `enter` switches it on
         with (
@@ -158,11 +151,10 @@ def trace(
             torch.set_grad_enabled(mode.differentiable),
             mode,
         ):
-            output = forward()
+            traced.output = forward()
     finally:
         ACTIVE.reset(token)
-    tracer.close_constants()
-    return Trace(mode, output, tracer.segments, tracer.cut)
+    return traced
 
 
 @dataclass(slots=True, eq=False)

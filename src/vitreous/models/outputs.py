@@ -116,14 +116,12 @@ def with_score(model: AnyModel, score: Callable[[Any], Tensor]) -> AnyModel:
     def read(output: Any) -> Logits:
         return one_per_image(score, output, name)
 
-    return replace(
-        model,
-        read=read,
-        forward=forward_of(model.module, read, model.inputs),
-        output_type=Outputs("scalar", 1),
-        classes=(name,),
-        embedding="",
-    )
+    return with_reader(model, read, output_type=Outputs("scalar", 1), classes=(name,), embedding="")
+
+
+def with_reader(model: AnyModel, read: Callable[[Any], Tensor], **changes: Any) -> AnyModel:
+    """The model whose outputs are read from what its module returns by `read`, with further `changes` of its fields."""
+    return replace(model, read=read, forward=forward_of(model.module, read, model.inputs), **changes)
 
 
 def one_per_image(score: Callable[..., object], output: Any, name: str) -> Logits:
@@ -167,12 +165,17 @@ def compare_with_texts(model: AnyModel, texts: Float[Tensor, "t d"], scale: floa
     def cosines(embedding: Tensor) -> Logits:
         return embedding @ rows.T / embedding.norm(dim=-1, keepdim=True)
 
-    changes: dict[str, Any] = {
-        "forward": lambda images: cosines(model.forward(images)),
-        "read": lambda output: cosines(model.read(output)),
-        "output_type": Outputs("classes", len(rows)),
-    }
+    parts: dict[str, Any] = {}
     if isinstance(model, ViT):
-        changes["classify"] = lambda pooled: model.classify(pooled) @ rows.T
-        changes["length"] = lambda pooled: model.classify(pooled).norm(dim=-1, keepdim=True)
-    return replace(model, classes=None, **changes)
+        parts["classify"] = lambda pooled: model.classify(pooled) @ rows.T
+        parts["length"] = lambda pooled: model.classify(pooled).norm(dim=-1, keepdim=True)
+    return transform_outputs(model, cosines, output_type=Outputs("classes", len(rows)), classes=None, **parts)
+
+
+def transform_outputs(model: AnyModel, change: Callable[[Tensor], Tensor], **changes: Any) -> AnyModel:
+    """The model whose outputs are `change` of those of `model`, with further `changes` of its fields."""
+    if isinstance(model, ViT):
+        changes.setdefault("classify", lambda pooled: change(model.classify(pooled)))
+    changes["forward"] = lambda images: change(model.forward(images))
+    changes["read"] = lambda output: change(model.read(output))
+    return replace(model, **changes)

@@ -14,7 +14,8 @@ from vitreous.arguments import as_images, refuse_not_finite
 from vitreous.capture.argument_types import ImageInput, ModelInput
 from vitreous.capture.forward import adapter_logits
 from vitreous.core.errors import ModelError, ShapeError, SpecError, unexpected_errors_as
-from vitreous.models.model import AnyModel, BlackBox, Layout, Network, Outputs, forward_of
+from vitreous.models.model import BlackBox, Layout, Network, Outputs
+from vitreous.models.outputs import transform_outputs, with_reader
 from vitreous.models.tensor_types import Images, Logits, Pooled
 from vitreous.models.vit import ViT
 from vitreous.scores import EMBEDDINGS, output_field
@@ -58,18 +59,7 @@ class Tower:
 
     def transform(self, change: Callable[[Tensor], Tensor]) -> Tower:
         """The tower whose embeddings are a function of those of this one; the function keeps the first dimension."""
-        model = self.model
-        if isinstance(model, ViT):
-            classify, forward = model.classify, model.forward
-            transformed: BlackBox = replace(
-                model,
-                classify=lambda pooled: change(classify(pooled)),
-                forward=lambda images: change(forward(images)),
-            )
-        else:
-            read = model.read
-            transformed = with_reader(model, lambda output: change(read(output)))
-        return replace(self, model=transformed, vectors=change(self.vectors))
+        return replace(self, model=transform_outputs(self.model, change), vectors=change(self.vectors))
 
     def project(self, directions: Float[Tensor, "k D"]) -> Tower:
         """The tower whose embedding are the coordinates along orthonormal directions."""
@@ -79,11 +69,6 @@ class Tower:
     @property
     def layout(self) -> Layout:
         return self.model.layout((self.entry.shape[-2], self.entry.shape[-1]))
-
-
-def with_reader(model: AnyModel, read: Embed) -> AnyModel:
-    """The model whose outputs are read from what its module returns by another function."""
-    return replace(model, read=read, forward=forward_of(model.module, read, model.inputs))
 
 
 def embedding_reader(names: Sequence[str], embed: Embed | None, late: bool) -> Embed:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 from unittest.mock import patch
 
 import torch
@@ -19,9 +19,6 @@ from vitreous.models.vit import Block, Layout, ViT
 
 TOLERANCE = {torch.float64: (1e-7, 1e-9), torch.float32: (2e-3, 1e-5)}  # (relative to the largest score, absolute)
 SHAPE: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 4, "num_heads": 3, "num_classes": 7}
-
-
-Case = TypeVar("Case")
 
 
 class ContractError(AssertionError):
@@ -57,35 +54,37 @@ def require(holds: bool, sentence: str) -> None:
         raise ContractError(sentence)
 
 
-def run_contract(
-    tests: Sequence[Callable[[Case], None]], case: Case, tested: str, dtype: torch.dtype
-) -> dict[str, str]:
-    """Run contract tests on a case, with warnings about the limits of maps ignored.
+class Contract:
+    """The contract tests of a method, a metric or a model: methods whose names begin with `test_`.
 
-    Parameters
-    ----------
-    tests
-        Functions that raise `ContractError`.
-    case
-        Argument of the tests.
-    tested, dtype
-        What is tested, and its precision, for the message of a failure.
-
-    Returns
-    -------
-    dict of str to str
-        Name and description of every test that passed.
+    A test raises `ContractError`; its docstring says what is promised.
     """
-    checked: dict[str, str] = {}
-    for contract_test in tests:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", Caveat)
-                contract_test(case)
-        except ContractError as broken:
-            raise ContractError(f"{tested} ({name_of(dtype)}): {broken}") from None
-        checked[contract_test.__name__] = (contract_test.__doc__ or "").strip()
-    return checked
+
+    def check(self, tested: str, dtype: torch.dtype) -> dict[str, str]:
+        """Run the tests, those of base classes first, with warnings about the limits of maps ignored.
+
+        Parameters
+        ----------
+        tested, dtype
+            What is tested, and its precision, for the message of a failure.
+
+        Returns
+        -------
+        dict of str to str
+            Name and description of every test that passed.
+        """
+        checked: dict[str, str] = {}
+        names = (name for cls in reversed(type(self).__mro__) for name in vars(cls) if name.startswith("test_"))
+        for name in dict.fromkeys(names):
+            contract_test = getattr(self, name)
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", Caveat)
+                    contract_test()
+            except ContractError as broken:
+                raise ContractError(f"{tested} ({name_of(dtype)}): {broken}") from None
+            checked[name.removeprefix("test_")] = (contract_test.__doc__ or "").strip()
+        return checked
 
 
 def name_of(dtype: torch.dtype) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,7 +14,7 @@ from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.models.vit import ViT
-from vitreous.testing.contract import TOLERANCE, ContractError, Counter, fingerprint, require, run_contract, tiny_vits
+from vitreous.testing.contract import TOLERANCE, Contract, ContractError, Counter, fingerprint, require, tiny_vits
 
 
 def check_method(
@@ -54,12 +53,12 @@ def check_method(
     tested = tested.with_options(**{**tested.facts.trial, **tested.options})
     checked: dict[str, str] = {}
     for name, vit in (vits or tiny_vits(dtype)).items():
-        checked |= run_contract(CONTRACT_TESTS, Case(tested, vit), f"{tested.spec} on {name}", vit.dtype)
+        checked |= MethodContract(tested, vit).check(f"{tested.spec} on {name}", vit.dtype)
     return checked
 
 
 @dataclass(frozen=True)
-class Case:
+class MethodContract(Contract):
     """A method and a model, with the images and targets of the test.
 
     `attribution` and `map_scores` are the result for these images and targets; each result is computed once and compared
@@ -120,116 +119,93 @@ class Case:
     def same(self, a: Tensor, b: Tensor) -> bool:
         return bool(torch.allclose(a, b, rtol=0, atol=self.tolerance(b), equal_nan=True))
 
+    def test_one_finite_score_per_patch(self) -> None:
+        """One finite score per patch, in the model's precision and on its device."""
+        attribution = self.attribution
+        patches = attribution.patches
+        if patches is None:
+            raise ContractError("it has no score per patch")
+        require(patches.shape == (3, attribution.layout.patches), f"its scores are {list(patches.shape)}")
+        require(bool(patches.isfinite().all()), "some scores are not finite")
+        require(patches.dtype == self.vit.dtype, f"its scores are {patches.dtype}")
+        require(patches.device == self.vit.device, f"its scores are on {patches.device}")
+
+    def test_batch_is_single(self) -> None:
+        """An image gets the same map alone, in a batch, and in a batch in another order."""
+        together = self.map_scores
+        alone = torch.cat([self.scores(self.images[i : i + 1], self.targets[i : i + 1]) for i in range(3)])
+        require(self.same(alone, together), "an image alone and in a batch get different maps")
+        order = torch.tensor([2, 0, 1])
+        require(self.same(self.scores(self.images[order], self.targets[order]), together[order]), "the order matters")
+
+    def test_same_twice(self) -> None:
+        """The same question gets the same answer."""
+        require(self.same(self.second_run[0], self.map_scores), "two runs give different maps")
+
+    def test_several_targets_are_single_ones(self) -> None:
+        """Several targets of an image give the maps that each would get alone."""
+        pair = torch.stack([self.targets, (self.targets + 1) % self.vit.outputs], 1)
+        rows = self.scores(targets=pair).unflatten(0, (3, 2))
+        for column, alone in enumerate((self.map_scores, self.next_class_scores)):
+            require(self.same(rows[:, column], alone), "a target alone gets another map")
+
+    def test_sign_is_as_stated(self) -> None:
+        """`signed=False`: never negative; `signed=True`: sometimes."""
+        scores = self.map_scores
+        if self.attribution.signed:
+            require(
+                bool((scores < 0).any() and (scores > 0).any()), "it is declared signed, and one sign does not occur"
+            )
+        else:
+            require(bool((scores >= 0).all()), f"it is declared unsigned, and its least score is {scores.min():.3g}")
+
+    def test_class_is_as_stated(self) -> None:
+        """`class_specific=False`: the same map for every class; `True`: another one."""
+        if self.vit.outputs == 1:
+            return  # a single output has no second target to compare with
+        equal = (
+            torch.equal(self.next_class_scores, self.map_scores)
+            if self.method.class_specific
+            else self.same(self.next_class_scores, self.map_scores)
+        )
+        require(equal != self.method.class_specific, f"two classes get {'the same map' if equal else 'different maps'}")
+
+    def test_parts_add_up(self) -> None:
+        """Where tokens and biases should make the score, they do."""
+        attribution = self.attribution
+        if attribution.residual is not None and attribution.score is not None and self.method.facts.complete:
+            missing = float(attribution.residual.abs().max())
+            require(missing <= self.tolerance(attribution.score), f"{missing:.2g} of the score is missing")
+
+    def test_model_is_untouched(self) -> None:
+        """Parameters, buffers, gradients, hooks and flags are bit-identical afterwards, also after an exception."""
+        _, before, unchanged = self.second_run
+        require(unchanged, "it changes the model")
+
+        def broken(*_: Any) -> Tensor:
+            raise RuntimeError("on purpose")
+
+        blocks = list(self.vit.blocks)
+        blocks[1] = replace(blocks[1], mlp=replace(blocks[1].mlp, contract=broken))
+        try:
+            self.run(vit=replace(self.vit, blocks=tuple(blocks)))
+        except RuntimeError:
+            require(fingerprint(self.vit.module) == before, "it leaves the model changed after an exception")
+        require(torch.is_grad_enabled(), "it leaves gradients switched off")
+
+    def test_cost_is_as_stated(self) -> None:
+        """No more forward and backward passes than declared."""
+        _, counter = self.counted_run
+        image_count, depth = len(self.images), self.vit.depth
+        for kind, stated, counted in (
+            ("forwards", self.method.facts.forwards, counter.forwards),
+            ("backwards", self.method.facts.backwards, counter.backwards),
+        ):
+            if isinstance(stated, int):
+                spent = counted / (image_count * depth)
+                require(spent <= stated, f"it declares {stated} {kind} and takes {spent:.2f}")
+
 
 def flat_scores(attribution: Attribution) -> Tensor:
     """Return the finest scores that a method gives, a row per map."""
     return attribution.native_maps.flatten(1)
-
-
-# ── contract tests: their docstrings are returned by `check_method` ──────────────────────────────
-
-
-def one_finite_score_per_patch(case: Case) -> None:
-    """One finite score per patch, in the model's precision and on its device."""
-    attribution = case.attribution
-    patches = attribution.patches
-    if patches is None:
-        raise ContractError("it has no score per patch")
-    require(patches.shape == (3, attribution.layout.patches), f"its scores are {list(patches.shape)}")
-    require(bool(patches.isfinite().all()), "some scores are not finite")
-    require(patches.dtype == case.vit.dtype, f"its scores are {patches.dtype}")
-    require(patches.device == case.vit.device, f"its scores are on {patches.device}")
-
-
-def batch_is_single(case: Case) -> None:
-    """An image gets the same map alone, in a batch, and in a batch in another order."""
-    together = case.map_scores
-    alone = torch.cat([case.scores(case.images[i : i + 1], case.targets[i : i + 1]) for i in range(3)])
-    require(case.same(alone, together), "an image alone and in a batch get different maps")
-    order = torch.tensor([2, 0, 1])
-    require(case.same(case.scores(case.images[order], case.targets[order]), together[order]), "the order matters")
-
-
-def same_twice(case: Case) -> None:
-    """The same question gets the same answer."""
-    require(case.same(case.second_run[0], case.map_scores), "two runs give different maps")
-
-
-def several_targets_are_single_ones(case: Case) -> None:
-    """Several targets of an image give the maps that each would get alone."""
-    pair = torch.stack([case.targets, (case.targets + 1) % case.vit.outputs], 1)
-    rows = case.scores(targets=pair).unflatten(0, (3, 2))
-    for column, alone in enumerate((case.map_scores, case.next_class_scores)):
-        require(case.same(rows[:, column], alone), "a target alone gets another map")
-
-
-def sign_is_as_stated(case: Case) -> None:
-    """`signed=False`: never negative; `signed=True`: sometimes."""
-    scores = case.map_scores
-    if case.attribution.signed:
-        require(bool((scores < 0).any() and (scores > 0).any()), "it is declared signed, and one sign does not occur")
-    else:
-        require(bool((scores >= 0).all()), f"it is declared unsigned, and its least score is {scores.min():.3g}")
-
-
-def class_is_as_stated(case: Case) -> None:
-    """`class_specific=False`: the same map for every class; `True`: another one."""
-    if case.vit.outputs == 1:
-        return  # a single output has no second target to compare with
-    equal = (
-        torch.equal(case.next_class_scores, case.map_scores)
-        if case.method.class_specific
-        else case.same(case.next_class_scores, case.map_scores)
-    )
-    require(equal != case.method.class_specific, f"two classes get {'the same map' if equal else 'different maps'}")
-
-
-def parts_add_up(case: Case) -> None:
-    """Where tokens and biases should make the score, they do."""
-    attribution = case.attribution
-    if attribution.residual is not None and attribution.score is not None and case.method.facts.complete:
-        missing = float(attribution.residual.abs().max())
-        require(missing <= case.tolerance(attribution.score), f"{missing:.2g} of the score is missing")
-
-
-def model_is_untouched(case: Case) -> None:
-    """Parameters, buffers, gradients, hooks and flags are bit-identical afterwards, also after an exception."""
-    _, before, unchanged = case.second_run
-    require(unchanged, "it changes the model")
-
-    def broken(*_: Any) -> Tensor:
-        raise RuntimeError("on purpose")
-
-    blocks = list(case.vit.blocks)
-    blocks[1] = replace(blocks[1], mlp=replace(blocks[1].mlp, contract=broken))
-    try:
-        case.run(vit=replace(case.vit, blocks=tuple(blocks)))
-    except RuntimeError:
-        require(fingerprint(case.vit.module) == before, "it leaves the model changed after an exception")
-    require(torch.is_grad_enabled(), "it leaves gradients switched off")
-
-
-def cost_is_as_stated(case: Case) -> None:
-    """No more forward and backward passes than declared."""
-    _, counter = case.counted_run
-    image_count, depth = len(case.images), case.vit.depth
-    for kind, stated, counted in (
-        ("forwards", case.method.facts.forwards, counter.forwards),
-        ("backwards", case.method.facts.backwards, counter.backwards),
-    ):
-        if isinstance(stated, int):
-            spent = counted / (image_count * depth)
-            require(spent <= stated, f"it declares {stated} {kind} and takes {spent:.2f}")
-
-
-CONTRACT_TESTS: tuple[Callable[[Case], None], ...] = (
-    one_finite_score_per_patch,
-    batch_is_single,
-    same_twice,
-    several_targets_are_single_ones,
-    sign_is_as_stated,
-    class_is_as_stated,
-    parts_add_up,
-    model_is_untouched,
-    cost_is_as_stated,
-)

@@ -6,7 +6,6 @@ The model is a sum over patches, so the correct map is known.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from vitreous.metrics.metric import Metric, resolve_metric
 from vitreous.metrics.metric_result import MetricResult
-from vitreous.testing.contract import fingerprint, require, run_contract
+from vitreous.testing.contract import Contract, fingerprint, require
 from vitreous.testing.synthetic_models import GRID, SyntheticBatch, make_additive_batch, make_reexplained_batch
 
 NEAR = {torch.float64: 1e-6, torch.float32: 1e-4}
@@ -57,13 +56,13 @@ def check_metric(metric: str | Metric, dtype: torch.dtype = torch.float64, **opt
     """
     tested = resolve_metric(metric, **options)
     tested = tested.with_options(**{**tested.trial, **tested.options})
-    explains_again = "method" in tested.needs
-    case = MetricCase(tested, make_reexplained_batch(dtype) if explains_again else make_additive_batch(dtype))
-    return run_contract(GENERAL if explains_again else GENERAL + MAPS, case, tested.spec, dtype)
+    if "method" in tested.needs:
+        return MetricContract(tested, make_reexplained_batch(dtype)).check(tested.spec, dtype)
+    return MapMetricContract(tested, make_additive_batch(dtype)).check(tested.spec, dtype)
 
 
 @dataclass(frozen=True)
-class MetricCase:
+class MetricContract(Contract):
     """A metric and the synthetic data to test it on.
 
     `result` and `row_scores` are the result for these data; it is computed once and compared with others by the contract
@@ -107,183 +106,152 @@ class MetricCase:
     def same(self, a: Tensor, b: Tensor) -> bool:
         return bool(torch.allclose(a, b, rtol=self.near, atol=self.near, equal_nan=True))
 
+    def test_one_number_per_row(self) -> None:
+        """One number per row, within its bounds, and the protocol as plain values."""
+        result = self.result
+        require(result.scores.shape == (len(self.batch),), f"its scores are {list(result.scores.shape)}")
+        require(result.scores.is_floating_point(), f"its scores are {result.scores.dtype}")
+        require(not result.scores.isnan().all(), "it has no number for any map")
+        self.require_within_bounds(result.scores)
+        for name, part in result.parts.items():
+            require(part.shape == result.scores.shape, f"its part {name!r} is {list(part.shape)}")
+        plain = (str, int, float, bool, list, tuple, dict, type(None))
+        require(all(isinstance(value, plain) for value in result.protocol.values()), "its protocol is not plain values")
 
-# ── contract tests of all metrics: their docstrings are returned by `check_metric` ───────────────
+    def require_within_bounds(self, scores: Tensor) -> None:
+        shown = self.metric.settings.get("show", "fraction") == "fraction"
+        low, high = self.metric.bounds if self.metric.bounds and shown else (-math.inf, math.inf)
+        finite = scores[~scores.isnan()].double()
+        require(
+            bool((finite >= low - self.near).all() and (finite <= high + self.near).all()),
+            f"it promises [{low:g}, {high:g}] and gives {finite.min():.4g} to {finite.max():.4g}"
+            if len(finite)
+            else "",
+        )
 
+    def test_nothing_is_changed(self) -> None:
+        """Model, maps and gradient mode are as they were."""
+        module, maps = self.batch.vit.module, self.batch.maps.maps().clone()
+        before = fingerprint(module)
+        self.scores(self.batch)
+        require(fingerprint(module) == before, "it changes the model")
+        require(torch.equal(maps, self.batch.maps.maps()), "it changes the map")
+        require(torch.is_grad_enabled(), "it leaves gradients switched off")
 
-def one_number_per_row(case: MetricCase) -> None:
-    """One number per row, within its bounds, and the protocol as plain values."""
-    result = case.result
-    require(result.scores.shape == (len(case.batch),), f"its scores are {list(result.scores.shape)}")
-    require(result.scores.is_floating_point(), f"its scores are {result.scores.dtype}")
-    require(not result.scores.isnan().all(), "it has no number for any map")
-    require_within_bounds(case, result.scores)
-    for name, part in result.parts.items():
-        require(part.shape == result.scores.shape, f"its part {name!r} is {list(part.shape)}")
-    plain = (str, int, float, bool, list, tuple, dict, type(None))
-    require(all(isinstance(value, plain) for value in result.protocol.values()), "its protocol is not plain values")
+    def test_same_twice(self) -> None:
+        """The same maps get the same scores."""
+        require(self.same(self.scores(self.batch), self.row_scores), "two runs give different scores")
 
+    def test_curve_is_as_stated(self) -> None:
+        """Levels and values of the curve are those that `axes` state."""
+        axes, result = self.metric.axes, self.result
+        if axes is None:
+            return
+        curve, levels = result.curve, result.levels
+        require(curve is not None and levels is not None, "it states the axes of a curve and has none")
+        assert curve is not None
+        require(all(0 <= level <= 1 for level in levels or ()), "the levels of its curve are no shares")
+        low, high = {"other": (-math.inf, math.inf), "drop": (-1, 1)}.get(axes.values, (0, 1))
+        beyond = (curve < low - self.near) | (curve > high + self.near)
+        require(not beyond.any(), f"its curve holds values that are no {axes.values}")
 
-def require_within_bounds(case: MetricCase, scores: Tensor) -> None:
-    shown = case.metric.settings.get("show", "fraction") == "fraction"
-    low, high = case.metric.bounds if case.metric.bounds and shown else (-math.inf, math.inf)
-    finite = scores[~scores.isnan()].double()
-    require(
-        bool((finite >= low - case.near).all() and (finite <= high + case.near).all()),
-        f"it promises [{low:g}, {high:g}] and gives {finite.min():.4g} to {finite.max():.4g}" if len(finite) else "",
-    )
+    def test_batch_is_single(self) -> None:
+        """A row scores the same alone, in a batch, and in a batch in another order."""
+        together, rows = self.row_scores, list(range(len(self.batch)))
+        alone = torch.cat([self.scores(self.batch.select([row])) for row in rows])
+        require(self.same(alone, together), "a row alone and in a batch score differently")
+        require(
+            self.same(self.scores(self.batch.select(rows[::-1])), together.flip(0)), "the order of the rows matters"
+        )
 
+    def test_pieces_do_not_matter(self) -> None:
+        """Worked off in other pieces, the scores stay the same."""
+        whole = self.row_scores
+        with patch("vitreous.capture.probe.rows_that_fit", lambda tokens, *_: max(1, 40 // tokens)):
+            require(self.same(self.scores(self.batch), whole), "the size of the pieces it works in changes its scores")
 
-def curve_is_as_stated(case: MetricCase) -> None:
-    """Levels and values of the curve are those that `axes` state."""
-    axes, result = case.metric.axes, case.result
-    if axes is None:
-        return
-    curve, levels = result.curve, result.levels
-    require(curve is not None and levels is not None, "it states the axes of a curve and has none")
-    assert curve is not None
-    require(all(0 <= level <= 1 for level in levels or ()), "the levels of its curve are no shares")
-    low, high = {"other": (-math.inf, math.inf), "drop": (-1, 1)}.get(axes.values, (0, 1))
-    beyond = (curve < low - case.near) | (curve > high + case.near)
-    require(not beyond.any(), f"its curve holds values that are no {axes.values}")
+    def test_unknown_stays_unknown(self) -> None:
+        """A map that is NaN somewhere scores NaN, and the other rows score what they did."""
+        maps, parts = self.batch.maps, {}
+        for name in ("patches", "native_pixels", "residual"):
+            if (values := getattr(maps, name)) is not None:
+                parts[name] = values.clone()
+                parts[name].view(len(values), -1)[0, 0] = torch.nan
+        scores = self.scores(replace(self.batch, maps=replace(maps, **parts)))
+        require(bool(scores[0].isnan()), f"a map with a NaN in it scores {scores[0]:.4g}")
+        require(self.same(scores[1:], self.row_scores[1:]), "a map with a NaN in it changes the scores of other rows")
 
-
-def batch_is_single(case: MetricCase) -> None:
-    """A row scores the same alone, in a batch, and in a batch in another order."""
-    together, rows = case.row_scores, list(range(len(case.batch)))
-    alone = torch.cat([case.scores(case.batch.select([row])) for row in rows])
-    require(case.same(alone, together), "a row alone and in a batch score differently")
-    require(case.same(case.scores(case.batch.select(rows[::-1])), together.flip(0)), "the order of the rows matters")
-
-
-def pieces_do_not_matter(case: MetricCase) -> None:
-    """Worked off in other pieces, the scores stay the same."""
-    whole = case.row_scores
-    with patch("vitreous.capture.probe.rows_that_fit", lambda tokens, *_: max(1, 40 // tokens)):
-        require(case.same(case.scores(case.batch), whole), "the size of the pieces it works in changes its scores")
-
-
-def same_twice(case: MetricCase) -> None:
-    """The same maps get the same scores."""
-    require(case.same(case.scores(case.batch), case.row_scores), "two runs give different scores")
-
-
-def nothing_is_changed(case: MetricCase) -> None:
-    """Model, maps and gradient mode are as they were."""
-    module, maps = case.batch.vit.module, case.batch.maps.maps().clone()
-    before = fingerprint(module)
-    case.scores(case.batch)
-    require(fingerprint(module) == before, "it changes the model")
-    require(torch.equal(maps, case.batch.maps.maps()), "it changes the map")
-    require(torch.is_grad_enabled(), "it leaves gradients switched off")
-
-
-def unknown_stays_unknown(case: MetricCase) -> None:
-    """A map that is NaN somewhere scores NaN, and the other rows score what they did."""
-    maps, parts = case.batch.maps, {}
-    for name in ("patches", "native_pixels", "residual"):
-        if (values := getattr(maps, name)) is not None:
-            parts[name] = values.clone()
-            parts[name].view(len(values), -1)[0, 0] = torch.nan
-    scores = case.scores(replace(case.batch, maps=replace(maps, **parts)))
-    require(bool(scores[0].isnan()), f"a map with a NaN in it scores {scores[0]:.4g}")
-    require(case.same(scores[1:], case.row_scores[1:]), "a map with a NaN in it changes the scores of other rows")
-
-
-def missing_is_nan(case: MetricCase) -> None:
-    """An image that lacks what the metric looks for scores NaN, and the others score what they did."""
-    taken = [name for name in ("objects", "rivals", "boxes") if name in case.metric.takes]
-    optional = [name for name in taken if name not in case.metric.needs]  # any one of them is sufficient
-    for names in [[name] for name in taken if name in case.metric.needs] + ([optional] if optional else []):
-        batch = case.batch
-        for name in names:
-            batch = batch.without(name, 1)
-        scores, lacking = case.scores(batch), " and ".join(names)
-        require(bool(scores[1].isnan()), f"an image without {lacking} scores {scores[1]:.4g}")
-        others = torch.arange(len(scores)) != 1
-        unchanged = case.same(scores[others], case.row_scores[others])
-        require(unchanged, f"an image without {lacking} changes the scores of others")
+    def test_missing_is_nan(self) -> None:
+        """An image that lacks what the metric looks for scores NaN, and the others score what they did."""
+        taken = [name for name in ("objects", "rivals", "boxes") if name in self.metric.takes]
+        optional = [name for name in taken if name not in self.metric.needs]  # any one of them is sufficient
+        for names in [[name] for name in taken if name in self.metric.needs] + ([optional] if optional else []):
+            batch = self.batch
+            for name in names:
+                batch = batch.without(name, 1)
+            scores, lacking = self.scores(batch), " and ".join(names)
+            require(bool(scores[1].isnan()), f"an image without {lacking} scores {scores[1]:.4g}")
+            others = torch.arange(len(scores)) != 1
+            unchanged = self.same(scores[others], self.row_scores[others])
+            require(unchanged, f"an image without {lacking} changes the scores of others")
 
 
-GENERAL: tuple[Callable[[MetricCase], None], ...] = (
-    one_number_per_row,
-    curve_is_as_stated,
-    nothing_is_changed,
-    same_twice,
-    batch_is_single,
-    pieces_do_not_matter,
-    unknown_stays_unknown,
-    missing_is_nan,
-)
+class MapMetricContract(MetricContract):
+    """Contract tests of metrics that do not explain again."""
 
+    def test_right_is_best(self) -> None:
+        """The true shares score at least as well as their shuffles, and these as their opposite; the true ones better than that."""
+        if self.better is None:
+            return
+        right, wrong = (self.goodness(self.batch.with_map(shares)) for shares in (self.right, -self.right))
+        draw = torch.Generator().manual_seed(0)
+        for _ in range(DRAWS):
+            order = torch.rand(self.right.shape, generator=draw).argsort(-1)
+            shuffled = self.goodness(self.batch.with_map(self.right.gather(1, order)))
+            require_no(shuffled > right + self.near, "a shuffled map scores better than the right one", shuffled, right)
+            require_no(shuffled < wrong - self.near, "a shuffled map scores worse than the wrong one", shuffled, wrong)
+        require_no(right <= wrong, "the wrong map scores as well as the right one", wrong, right)
 
-# ── contract tests of metrics that do not explain again ──────────────────────────────────────────
+    def test_ties_do_not_win(self) -> None:
+        """A constant map never scores better than the right one, nor as well wherever its patches happen to be read first."""
+        for value in (0.0, 1.0):
+            constant = self.batch.with_map(torch.full_like(self.right, value))
+            self.require_within_bounds(self.scores(constant))
+            if self.better is None:
+                continue
+            even, right = self.goodness(constant), self.goodness(self.batch.with_map(self.right))
+            require_no(even > right + self.near, "a constant map beats the right one", even, right)
+            for row in (0, 1):  # the object is in the first patches of row 0 and in the last of row 1
+                mean = self.goodness(constant.varied(row)).mean()
+                require(
+                    not mean >= right[row] - self.near,
+                    f"a constant map scores as well as the right one ({abs(mean):.4g}) with the evidence {('first', 'last')[row]}",
+                )
 
+    def test_scale_is_as_stated(self) -> None:
+        """`affine_invariant=True`: a·map + b scores as the map does."""
+        if not self.metric.affine_invariant:
+            return
+        draw = torch.rand(self.right.shape, generator=torch.Generator().manual_seed(1)).to(self.right)
+        for shares in (self.right, draw):
+            plain = self.scores(self.batch.with_map(shares))
+            for factor, shift in ((4.0, 1.0), (0.125, -2.0)):
+                moved = self.scores(self.batch.with_map(factor * shares + shift))
+                require(
+                    self.same(moved, plain),
+                    f"{factor:g}·map + {shift:g} scores differently: {format_worst_pair(moved, plain)}",
+                )
 
-def right_is_best(case: MetricCase) -> None:
-    """The true shares score at least as well as their shuffles, and these as their opposite; the true ones better than that."""
-    if case.better is None:
-        return
-    right, wrong = (case.goodness(case.batch.with_map(shares)) for shares in (case.right, -case.right))
-    draw = torch.Generator().manual_seed(0)
-    for _ in range(DRAWS):
-        order = torch.rand(case.right.shape, generator=draw).argsort(-1)
-        shuffled = case.goodness(case.batch.with_map(case.right.gather(1, order)))
-        require_no(shuffled > right + case.near, "a shuffled map scores better than the right one", shuffled, right)
-        require_no(shuffled < wrong - case.near, "a shuffled map scores worse than the wrong one", shuffled, wrong)
-    require_no(right <= wrong, "the wrong map scores as well as the right one", wrong, right)
-
-
-def ties_do_not_win(case: MetricCase) -> None:
-    """A constant map never scores better than the right one, nor as well wherever its patches happen to be read first."""
-    for value in (0.0, 1.0):
-        constant = case.batch.with_map(torch.full_like(case.right, value))
-        require_within_bounds(case, case.scores(constant))
-        if case.better is None:
-            continue
-        even, right = case.goodness(constant), case.goodness(case.batch.with_map(case.right))
-        require_no(even > right + case.near, "a constant map beats the right one", even, right)
-        for row in (0, 1):  # the object is in the first patches of row 0 and in the last of row 1
-            mean = case.goodness(constant.varied(row)).mean()
-            require(
-                not mean >= right[row] - case.near,
-                f"a constant map scores as well as the right one ({abs(mean):.4g}) with the evidence {('first', 'last')[row]}",
-            )
-
-
-def scale_is_as_stated(case: MetricCase) -> None:
-    """`affine_invariant=True`: a·map + b scores as the map does."""
-    if not case.metric.affine_invariant:
-        return
-    draw = torch.rand(case.right.shape, generator=torch.Generator().manual_seed(1)).to(case.right)
-    for shares in (case.right, draw):
-        plain = case.scores(case.batch.with_map(shares))
-        for factor, shift in ((4.0, 1.0), (0.125, -2.0)):
-            moved = case.scores(case.batch.with_map(factor * shares + shift))
-            require(
-                case.same(moved, plain),
-                f"{factor:g}·map + {shift:g} scores differently: {format_worst_pair(moved, plain)}",
-            )
-
-
-def rows_of_patches_too(case: MetricCase) -> None:
-    """A map of patches alone is measured as well as one of pixels; the true one still beats its opposite."""
-    if case.better is None:
-        return
-    pixel_batches = (case.batch.with_map(shares) for shares in (case.right, -case.right))
-    right, wrong = (
-        case.goodness(replace(batch, maps=replace(batch.maps, native="patch", native_pixels=None)))
-        for batch in pixel_batches
-    )
-    require_no(right <= wrong, "of patches, the wrong map scores as well as the right one", wrong, right)
-
-
-MAPS: tuple[Callable[[MetricCase], None], ...] = (
-    right_is_best,
-    ties_do_not_win,
-    scale_is_as_stated,
-    rows_of_patches_too,
-)
+    def test_rows_of_patches_too(self) -> None:
+        """A map of patches alone is measured as well as one of pixels; the true one still beats its opposite."""
+        if self.better is None:
+            return
+        pixel_batches = (self.batch.with_map(shares) for shares in (self.right, -self.right))
+        right, wrong = (
+            self.goodness(replace(batch, maps=replace(batch.maps, native="patch", native_pixels=None)))
+            for batch in pixel_batches
+        )
+        require_no(right <= wrong, "of patches, the wrong map scores as well as the right one", wrong, right)
 
 
 def require_no(failures: Tensor, sentence: str, a: Tensor, b: Tensor) -> None:

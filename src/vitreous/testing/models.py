@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +17,7 @@ from vitreous.front import explain, wrap
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.model_registry import adapt
 from vitreous.models.vit import AttentionBranch, Block, TokenPositions, ViT
-from vitreous.testing.contract import ContractError, fingerprint, name_of, require, run_contract
+from vitreous.testing.contract import Contract, ContractError, fingerprint, name_of, require
 from vitreous.testing.methods import check_method
 
 
@@ -56,17 +55,16 @@ def check_model(model: ViT | nn.Module, method: str | None = "decompx+skipplus")
     if not isinstance(vit, ViT):
         raise ModelError(f"{vit.name!r} has no adapter, so there is none to check")
     vit = vit if vit.output_type is not None else check_adapter(vit)
-    case = ModelCase(vit, None if isinstance(model, ViT) else model)
     checked = {"handshake": f"{compare_with_model(vit).gap:.1e}"}
     with evaluating(vit.module):
-        checked |= run_contract(CONTRACT, case, vit.name, vit.dtype)
+        checked |= ModelContract(vit, None if isinstance(model, ViT) else model).check(vit.name, vit.dtype)
     if method is None or vit.embedding:
         return checked
     return {**checked, **check_method(method, {vit.name: vit})}
 
 
 @dataclass(frozen=True, slots=True)
-class ModelCase:
+class ModelContract(Contract):
     """An adapted model, and the module that was adapted if it is known."""
 
     vit: ViT
@@ -83,49 +81,89 @@ class ModelCase:
         gap = relative_gap(a, b)
         require(gap <= slack * TOLERANCE.get(self.vit.dtype, 1e-3), f"{failure}: off by {gap:.2g} of the largest value")
 
+    @torch.no_grad()
+    def test_layout_counts_the_tokens(self) -> None:
+        """The layout covers the image, and has as many tokens as `embed` returns."""
+        layout, tokens = self.vit.layout(self.vit.size), self.vit.embed(self.images).shape[1]
+        require(layout.size == tuple(self.vit.size), f"its layout covers {layout.size} of an image of {self.vit.size}")
+        require(layout.tokens == tokens, f"its layout has {layout.tokens} tokens, and `embed` returns {tokens}")
+
+    @torch.no_grad()
+    def test_parts_compute_the_models_logits(self) -> None:
+        """The parts compute the logits of the module's own forward pass."""
+        own = self.vit.forward(self.images)
+        self.require_close(adapter_logits(self.vit, self.images), own, "the parts compute other logits than the model")
+
+    @torch.no_grad()
+    def test_batch_has_the_same_logits(self) -> None:
+        """An image gets the same logits alone and in a batch."""
+        together = adapter_logits(self.vit, self.images)
+        alone = torch.cat([adapter_logits(self.vit, image[None]) for image in self.images])
+        self.require_close(alone, together, "an image alone gets other logits than in a batch")
+
+    @torch.no_grad()
+    def test_removal_is_exact(self) -> None:
+        """Removing patches gives the logits of a model in which no token attends to them."""
+        probe = Probe(self.vit, self.images)
+        patches = probe.layout.patches
+        order = torch.rand(patches, generator=torch.Generator().manual_seed(3)).argsort().to(self.vit.device)
+        subsets = torch.stack([order < max(1, round(patches * share)) for share in (1.0, 0.6, 0.25)])
+        removed = probe.logits(subsets.expand(len(self.images), -1, -1))
+        for index, keep in enumerate(subsets):
+            expected = probe.class_logits(masked_logits(self.vit, self.images, keep))
+            self.require_close(removed[:, index], expected, f"removing {int((~keep).sum())} patches gives wrong logits")
+
+    def test_gradients_are_the_models_own(self) -> None:
+        """Gradients of a logit with respect to the image are those of the module's own forward pass."""
+        gradients = []
+        for forward in (lambda images: adapter_logits(self.vit, images), self.vit.forward):
+            images = self.images.requires_grad_()
+            logits = forward(images)
+            require(logits.requires_grad, "its logits have no gradient with respect to the image")
+            gradients.append(torch.autograd.grad(logits[:, -1].sum(), images)[0])
+        parts, own = gradients
+        self.require_close(parts, own, "gradients of the parts differ from those of the model", slack=10)
+
+    def test_shares_add_up(self) -> None:
+        """With the linearisation of DecompX, contributions of tokens and biases add up to the logit (affine heads)."""
+        if self.vit.embedding or not self.vit.affine:
+            return
+        attribution = explain(self.vit, self.images, 0, "decompx")
+        score, residual = attribution.score, attribution.residual
+        if score is not None and residual is not None:
+            self.require_close(score - residual, score, "contributions do not add up to the score", slack=10)
+
+    def test_precision_does_not_matter(self) -> None:
+        """A copy of the module in another precision is adapted as well, and has the same logits within rounding."""
+        if self.module is None:
+            return
+        other_dtype = torch.float32 if self.vit.dtype == torch.float64 else torch.float64
+        copy: Any = deepcopy(self.module).to(other_dtype)
+        vit = adapt(copy)
+        try:
+            compare_with_model(vit)
+        except ModelError as problem:
+            raise ContractError(f"in {name_of(other_dtype)}, {problem}") from None
+        with torch.no_grad(), evaluating(copy):
+            logits = adapter_logits(vit, self.images.to(other_dtype))
+            expected = adapter_logits(self.vit, self.images)
+        gap = relative_gap(logits, expected)
+        allowed = max(TOLERANCE.get(self.vit.dtype, 1e-3), TOLERANCE[other_dtype])
+        require(gap <= allowed, f"in {name_of(other_dtype)}, logits differ by {gap:.2g} of the largest")
+
+    def test_module_is_untouched(self) -> None:
+        """Parameters, buffers, hooks and flags are bit-identical after adapting and running the module."""
+        before = fingerprint(self.vit.module)
+        if self.module is not None:
+            adapt(self.module)
+        with torch.no_grad():
+            adapter_logits(self.vit, self.images)
+        require(fingerprint(self.vit.module) == before, "adapting or running it changes the module")
+
 
 def relative_gap(a: Tensor, b: Tensor) -> float:
     """Largest difference, relative to the largest value of `b`."""
     return float((a.double() - b.double()).abs().max() / b.double().abs().max().clamp(min=1e-6))
-
-
-# ── contract tests: their docstrings are returned by `check_model` ───────────────────────────────
-
-
-@torch.no_grad()
-def parts_compute_the_models_logits(case: ModelCase) -> None:
-    """The parts compute the logits of the module's own forward pass."""
-    own = case.vit.forward(case.images)
-    case.require_close(adapter_logits(case.vit, case.images), own, "the parts compute other logits than the model")
-
-
-@torch.no_grad()
-def layout_counts_the_tokens(case: ModelCase) -> None:
-    """The layout covers the image, and has as many tokens as `embed` returns."""
-    layout, tokens = case.vit.layout(case.vit.size), case.vit.embed(case.images).shape[1]
-    require(layout.size == tuple(case.vit.size), f"its layout covers {layout.size} of an image of {case.vit.size}")
-    require(layout.tokens == tokens, f"its layout has {layout.tokens} tokens, and `embed` returns {tokens}")
-
-
-@torch.no_grad()
-def batch_has_the_same_logits(case: ModelCase) -> None:
-    """An image gets the same logits alone and in a batch."""
-    together = adapter_logits(case.vit, case.images)
-    alone = torch.cat([adapter_logits(case.vit, image[None]) for image in case.images])
-    case.require_close(alone, together, "an image alone gets other logits than in a batch")
-
-
-@torch.no_grad()
-def removal_is_exact(case: ModelCase) -> None:
-    """Removing patches gives the logits of a model in which no token attends to them."""
-    probe = Probe(case.vit, case.images)
-    patches = probe.layout.patches
-    order = torch.rand(patches, generator=torch.Generator().manual_seed(3)).argsort().to(case.vit.device)
-    subsets = torch.stack([order < max(1, round(patches * share)) for share in (1.0, 0.6, 0.25)])
-    removed = probe.logits(subsets.expand(len(case.images), -1, -1))
-    for index, keep in enumerate(subsets):
-        expected = probe.class_logits(masked_logits(case.vit, case.images, keep))
-        case.require_close(removed[:, index], expected, f"removing {int((~keep).sum())} patches gives wrong logits")
 
 
 def masked_logits(vit: ViT, images: Tensor, keep: Tensor) -> Tensor:
@@ -147,66 +185,3 @@ def hide_patches(block: Block, hidden: Tensor) -> Block:
         return mask if own is None else own + mask
 
     return replace(block, attention=replace(attention_part, bias=bias))
-
-
-def gradients_are_the_models_own(case: ModelCase) -> None:
-    """Gradients of a logit with respect to the image are those of the module's own forward pass."""
-    gradients = []
-    for forward in (lambda images: adapter_logits(case.vit, images), case.vit.forward):
-        images = case.images.requires_grad_()
-        logits = forward(images)
-        require(logits.requires_grad, "its logits have no gradient with respect to the image")
-        gradients.append(torch.autograd.grad(logits[:, -1].sum(), images)[0])
-    parts, own = gradients
-    case.require_close(parts, own, "gradients of the parts differ from those of the model", slack=10)
-
-
-def shares_add_up(case: ModelCase) -> None:
-    """With the linearisation of DecompX, contributions of tokens and biases add up to the logit (affine heads)."""
-    if case.vit.embedding or not case.vit.affine:
-        return
-    attribution = explain(case.vit, case.images, 0, "decompx")
-    score, residual = attribution.score, attribution.residual
-    if score is not None and residual is not None:
-        case.require_close(score - residual, score, "contributions do not add up to the score", slack=10)
-
-
-def precision_does_not_matter(case: ModelCase) -> None:
-    """A copy of the module in another precision is adapted as well, and has the same logits within rounding."""
-    if case.module is None:
-        return
-    other_dtype = torch.float32 if case.vit.dtype == torch.float64 else torch.float64
-    copy: Any = deepcopy(case.module).to(other_dtype)
-    vit = adapt(copy)
-    try:
-        compare_with_model(vit)
-    except ModelError as problem:
-        raise ContractError(f"in {name_of(other_dtype)}, {problem}") from None
-    with torch.no_grad(), evaluating(copy):
-        logits = adapter_logits(vit, case.images.to(other_dtype))
-        expected = adapter_logits(case.vit, case.images)
-    gap = relative_gap(logits, expected)
-    allowed = max(TOLERANCE.get(case.vit.dtype, 1e-3), TOLERANCE[other_dtype])
-    require(gap <= allowed, f"in {name_of(other_dtype)}, logits differ by {gap:.2g} of the largest")
-
-
-def module_is_untouched(case: ModelCase) -> None:
-    """Parameters, buffers, hooks and flags are bit-identical after adapting and running the module."""
-    before = fingerprint(case.vit.module)
-    if case.module is not None:
-        adapt(case.module)
-    with torch.no_grad():
-        adapter_logits(case.vit, case.images)
-    require(fingerprint(case.vit.module) == before, "adapting or running it changes the module")
-
-
-CONTRACT: tuple[Callable[[ModelCase], None], ...] = (
-    layout_counts_the_tokens,
-    parts_compute_the_models_logits,
-    batch_has_the_same_logits,
-    removal_is_exact,
-    gradients_are_the_models_own,
-    shares_add_up,
-    precision_does_not_matter,
-    module_is_untouched,
-)
