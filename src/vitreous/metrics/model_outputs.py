@@ -29,7 +29,7 @@ Memo = dict[Any, Any]
 Labels = Int[Tensor, " r"] | None
 # log p of the predicted, true and explained class; log p of the top two classes; log Σ exp; index of the top class
 Table = Float[Tensor, "*any seven"]
-CurveAndParts = tuple[Float[Tensor, "r s"], Mapping[str, Float[Tensor, "r s"]]]
+CurveAndParts = tuple[Float[Tensor, "r s"], Mapping[str, Float[Tensor, "r points"]]]
 LISTED_LAST = ("order", "noise", "area", "show", "seed")  # options of curve metrics, in this order
 
 
@@ -58,6 +58,7 @@ class PerturbedOutputs:
 
     table: Float[Tensor, "r s 7"]
     model: PerturbedModel
+    empty: float | None = None  # assumed accuracy for an image without pixels, a further level of `hits`
 
     @property
     def whole(self) -> Float[Tensor, "r 7"]:
@@ -83,7 +84,8 @@ class PerturbedOutputs:
         """1 where the top class is the class `judge`, else 0; NaN where that class or the output is unknown."""
         judged_class = self.model.classes[:, None, self.place("judge", judge)]
         hit = (self.table[..., 6] == judged_class).to(self.table)
-        return hit.where((judged_class >= 0) & ~self.table[..., 3].isnan(), torch.nan)
+        hit = hit.where((judged_class >= 0) & ~self.table[..., 3].isnan(), torch.nan)
+        return hit if self.empty is None else torch.cat([hit, torch.full_like(hit[:, :1], self.empty)], 1)
 
     def place(self, name: str, value: str) -> int:
         """Column of a class choice in the table; SpecError if it is "label" and no labels were given."""
@@ -234,8 +236,6 @@ class PerturbedModel:
 
 
 def perturbation_metric(
-    name: str | None = None,
-    description: str | None = None,
     *,
     higher_is_better: bool | None,
     aliases: tuple[str, ...] = (),
@@ -247,8 +247,6 @@ def perturbation_metric(
 
     Parameters
     ----------
-    name, description
-        Name and docstring of the metric; those of the function by default.
     higher_is_better, aliases
         As for `metric`.
     **facts
@@ -269,10 +267,9 @@ def perturbation_metric(
             model = PerturbedModel(attribution, probe, labels, {} if memo is None else memo)
             return nan_without_order(attribution, signature(model, **options))
 
-        measure.__doc__ = description or signature.call.__doc__
         optional_inputs = {name: Option(name, None) for name in ("labels", "memo")}
         facts_with_defaults: MetricKeywords = {"family": "faithfulness", "affine_invariant": True, **facts}
-        return metric(name, higher_is_better=higher_is_better, aliases=aliases, **facts_with_defaults)(
+        return metric(higher_is_better=higher_is_better, aliases=aliases, **facts_with_defaults)(
             OptionFunction(measure, ("attribution", "probe"), {**optional_inputs, **signature.options})
         )
 

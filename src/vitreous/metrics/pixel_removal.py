@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -19,7 +19,6 @@ from vitreous.capture.pixels import ImageVariants
 from vitreous.core.errors import SpecError
 from vitreous.methods.options import Count, Positive, Range, Seed, Share
 from vitreous.methods.regions import number_rectangles
-from vitreous.metrics.metric import Metric
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.model_outputs import (
     Class,
@@ -184,50 +183,48 @@ def outputs_with_black_pixels(model: PerturbedModel, levels: Sequence[float], or
 # ── accuracy with black pixels ───────────────────────────────────────────────────────────────────
 
 
-def accuracy_metric(name: str, description: str, order: Order, **facts: Any) -> Metric:
-    """Register the area under the accuracy as the first pixels of an order become black."""
+def blacken_first(order: Order) -> Callable[..., OutputsAndLevels]:
+    """Function that returns outputs as the first pixels of an order become black, and their fractions."""
 
-    def accuracy(
-        model: PerturbedModel,
-        levels: Levels = TENTHS,
-        clean: bool = True,
-        empty: Share | None = None,
-        judge: Class = "label",
-        area: Area = "normalised",
-        show: Show = "fraction",
-    ) -> Measured:
+    def outputs_by_level(
+        model: PerturbedModel, levels: Levels = TENTHS, clean: bool = True, empty: Share | None = None
+    ) -> OutputsAndLevels:
         levels = check_levels("levels", levels)
         levels = (0.0, *levels) if clean and levels[0] > 0 else levels
         outputs = outputs_with_black_pixels(model, levels, order)
-        curve, parts = outputs.hits(judge), output_changes(outputs, judge)
-        if empty is not None and levels[-1] < 1:
-            levels = (*levels, 1.0)
-            curve = torch.cat([curve, torch.full_like(curve[:, :1], empty)], 1)
-        return summarise_curve(curve, levels, area, show, parts=parts)
+        if empty is None or levels[-1] == 1:
+            return outputs, levels
+        return replace(outputs, empty=empty), (*levels, 1.0)
 
-    return perturbation_metric(name, description, **ACCURACY, **facts)(accuracy)
+    return outputs_by_level
 
 
-positive_auc = accuracy_metric(
-    "positive_auc",
+@curve_metric(
+    blacken_first("descending"),
+    higher_is_better=False,
+    formula="area under r ↦ [arg max f(x, the top r of pixels black) = label]",
+    **ACCURACY,
+)
+def positive_auc(outputs: PerturbedOutputs, judge: Class = "label") -> CurveAndParts:
     """Accuracy as the highest pixels become black.
 
     `judge`: the class that counts as right ("label", as published also where the predicted class is explained; "predicted",
     "explained"). `clean`: the original image is a point of the curve. `empty`: the accuracy assumed for the black image.
     The parts are what published code stores beside the hits: how the largest probability and logit change, and
     log p(right class) − log p(second class), 0 where the right class is second.
-    """,
-    "descending",
-    higher_is_better=False,
-    formula="area under r ↦ [arg max f(x, the top r of pixels black) = label]",
-)
-negative_auc = accuracy_metric(
-    "negative_auc",
-    "Accuracy as the lowest pixels become black; options and parts as for `positive_auc`.",
-    "ascending",
+    """
+    return outputs.hits(judge), output_changes(outputs, judge)
+
+
+@curve_metric(
+    blacken_first("ascending"),
     higher_is_better=True,
     formula="area under r ↦ [arg max f(x, the lowest r of pixels black) = label]",
+    **ACCURACY,
 )
+def negative_auc(outputs: PerturbedOutputs, judge: Class = "label") -> CurveAndParts:
+    """Accuracy as the lowest pixels become black; options and parts as for `positive_auc`."""
+    return outputs.hits(judge), output_changes(outputs, judge)
 
 
 def output_changes(outputs: PerturbedOutputs, judge: str) -> dict[str, Float[Tensor, "r s"]]:
