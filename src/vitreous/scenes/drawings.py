@@ -277,6 +277,8 @@ PAIRS = {
 PAIRED_CLASSES: dict[str, Drawing] = {
     name: partial(draw, member) for draw, names in PAIRS.items() for member, name in enumerate(names)
 }
+# drawn at most half a radian from upright; all others at any angle
+UPRIGHT = {"mug", "umbrella", "sailboat", "snail", "tulip", "mushroom", *PAIRS[bear], *PAIRS[house]}
 
 
 # ── clutter: carries no evidence for any class ──────────────────────────────────────────────────────
