@@ -55,7 +55,7 @@ def cam(name: str, *, weighs: bool = True, **facts: Any) -> Callable[[Callable[.
         own = OptionFunction.of(function)
 
         @wraps(function)
-        def signal(layer: Layer, of: Of, tokens: Averaged, **options: Any) -> TokenScores:
+        def signal(layer: Layer, of: Of = "input", tokens: Averaged = "all", **options: Any) -> TokenScores:
             a, g = (layer.hidden, layer.hidden_grad) if of == "input" else (layer.normed, layer.normed_grad)
             if not weighs:
                 return function(a, g, **options)

@@ -307,7 +307,7 @@ def curve_metric(
         names = sorted(options, key=lambda name: LISTED_LAST.index(name) if name in LISTED_LAST else -1)
 
         @wraps(function)
-        def measure(model: PerturbedModel, area: str, show: str = "fraction", **settings: Any) -> Measured:
+        def measure(model: PerturbedModel, area: Area = area, show: Show = "fraction", **settings: Any) -> Measured:
             outputs, levels = removed(model, **removed.pick(settings))
             curve, parts = function(outputs, **values.pick(settings))
             return summarise_curve(curve, levels, area, show, settings.get("order") == "ascending", parts)
