@@ -46,6 +46,7 @@ LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in 
 
 UPWARD_IMPORTS = {
     ("methods/attribution.py", "draw"): "`.plot()` and `_repr_html_` import the drawing code when they are called",
+    ("methods/attribution_files.py", "draw"): "`.save()` imports the drawing code for animations when it is called",
     ("methods/inside.py", "draw"): "`.plot()` imports the drawing code when it is called",
     ("arguments.py", "pairs"): "prompts of a whole CLIP model become targets when they are given",
     ("pairs/pair_attribution.py", "draw"): "`.plot()` and `.save()` import the drawing code when they are called",

@@ -9,6 +9,7 @@ import torch
 
 import vitreous
 from tests.models.families import pictures, seen, tiny
+from vitreous.capture.progress import reporting
 from vitreous.core.errors import SpecError
 from vitreous.methods.dave import Warp, filter_bilaterally, mean_without_outliers, smooth_maps
 from vitreous.testing import check_method
@@ -26,6 +27,15 @@ def test_one_plain_copy_is_input_x_gradient_of_the_frozen_network():
     same = vitreous.explain(vit, pictures(), TARGETS, "ixg(space='pixels')@libra")
     torch.testing.assert_close(found.native_pixels, same.native_pixels)
     assert found.signed
+
+
+def test_copies_report_progress():
+    told = []
+    with reporting(lambda done, total: told.append((done, total))):
+        vitreous.explain(seen("vit-even"), pictures(), TARGETS, "dave(samples=40)")
+
+    assert told[-1] == (80, 80)
+    assert len(told) > 2
 
 
 def test_transforms_move_pixels_where_they_should():

@@ -6,6 +6,7 @@ import csv
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from itertools import product
 from pathlib import Path
@@ -19,6 +20,23 @@ from vitreous.data.sample import Boxes, Mask
 from vitreous.models.image_decoding import open_upright
 
 SUFFIXES = (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+
+
+@contextmanager
+def other_errors_as(sentence: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Context that raises `DataError` for exceptions of these kinds, by default for all but those of this library.
+
+    Decoders, file formats and kinds of storage have many exceptions of their own. `{reason}` in the sentence is replaced by
+    the message of the exception.
+    """
+    caught = kinds or (Exception,)
+    try:
+        yield
+    except VitreousError:
+        raise
+    except caught as problem:
+        reason = " ".join(str(problem).split())[:200] or type(problem).__name__
+        raise DataError(sentence.replace("{reason}", reason)) from None
 
 
 def is_image_name(name: str) -> bool:
@@ -149,12 +167,12 @@ class StoredImage:
         name = name or f"'{source}'"
         if isinstance(source, Path) and not source.is_file():
             raise DataError(f"there is no mask at {name}")
-        try:
-            with Image.open(BytesIO(source) if isinstance(source, bytes) else source) as stored:
-                # Of a palette image, the indices are the ids; the colours are for display only.
-                values = np.asarray(stored.convert("L") if stored.mode in ("1", "LA") else stored)
-        except Exception:  # noqa: BLE001 - decoders fail in many ways on a damaged file
-            raise DataError(f"the mask {name} is damaged or not an image; a whole PNG would work") from None
+        with (
+            other_errors_as(f"the mask {name} is damaged or not an image; a whole PNG would work"),
+            Image.open(BytesIO(source) if isinstance(source, bytes) else source) as stored,
+        ):
+            # Of a palette image, the indices are the ids; the colours are for display only.
+            values = np.asarray(stored.convert("L") if stored.mode in ("1", "LA") else stored)
         return self.turn(values)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.core.errors import DataError, SpecError
-from vitreous.data.files import StoredImage
+from vitreous.data.files import StoredImage, other_errors_as
 from vitreous.data.reader import contains, expand_path, import_package, reader
 from vitreous.data.sample import Album, NumberedKeys, Sample, digest
 
@@ -55,13 +55,11 @@ def hf(
     """
     datasets = import_package("datasets", f"the dataset 'hf:{place}'")
     folder = expand_path(place)
-    try:
+    with other_errors_as(f"Hugging Face cannot load '{place}': {{reason}}"):
         if folder.is_dir() and any((folder / file_name).is_file() for file_name in ("state.json", "dataset_dict.json")):
             table = datasets.load_from_disk(str(folder))
         else:
             table = datasets.load_dataset(str(place), config, split=split, revision=revision)
-    except Exception as problem:  # noqa: BLE001 - network, hub and file formats raise many exceptions
-        raise DataError(f"Hugging Face cannot load '{place}': {' '.join(str(problem).split())[:200]}") from None
     if isinstance(table, dict):
         if split is None or split not in table:
             raise SpecError(f"'{place}' has the splits {', '.join(table)}; choose one with split=…")

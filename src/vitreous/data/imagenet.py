@@ -15,7 +15,7 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from vitreous.core.errors import DataError
-from vitreous.data.files import StoredImage, is_image_name, list_images, parse_number, read_table
+from vitreous.data.files import StoredImage, is_image_name, list_images, other_errors_as, parse_number, read_table
 from vitreous.data.reader import UnlabelledImagesError, contains, expand_path, import_package, reader, require_folder
 from vitreous.data.sample import Album, Sample, digest, make_album
 from vitreous.models.class_names import imagenet_classes, index_of_wnid, wnids
@@ -269,13 +269,10 @@ def read_class_ids(path: Path, meta: Path | None) -> dict[int, int]:
             f"or use {LISTS[0]}"
         )
     scipy_io = import_package("scipy.io", f"'{meta_file}' (MATLAB)")
-    try:
+    content = "the devkit's meta.mat (synsets with ILSVRC2012_ID and WNID)"
+    with other_errors_as(f"'{meta_file}' is damaged or not {content}"):
         synsets = scipy_io.loadmat(str(meta_file), squeeze_me=True)["synsets"]
         wnid_by_id = {int(synset["ILSVRC2012_ID"]): str(synset["WNID"]) for synset in synsets}
-    except Exception:  # noqa: BLE001 - scipy raises many exceptions on other files
-        raise DataError(
-            f"'{meta_file}' is damaged or not the devkit's meta.mat (synsets with ILSVRC2012_ID and WNID)"
-        ) from None
     wnids_of_classes = {synset_id: wnid for synset_id, wnid in wnid_by_id.items() if synset_id <= 1000}
     return {synset_id: find_class_of_wnid(wnid, f"'{meta_file}'") for synset_id, wnid in wnids_of_classes.items()}
 

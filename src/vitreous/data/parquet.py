@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.core.errors import DataError, SpecError
-from vitreous.data.files import decode_image, match_files
+from vitreous.data.files import decode_image, match_files, other_errors_as
 from vitreous.data.reader import contains, expand_path, import_package, reader
-from vitreous.data.remote import format_one_line, is_uri, list_remote_files, open_filesystem
+from vitreous.data.remote import is_uri, list_remote_files, open_filesystem
 from vitreous.data.sample import Album, NumberedKeys, Sample, digest
 
 LAYOUT = (
@@ -93,13 +93,8 @@ class ParquetImages:
 def open_parquet(path: str, uri: str) -> Any:
     """Open a Parquet file; raises `DataError` if that is not possible."""
     parquet = import_package("pyarrow.parquet", f"the Parquet file '{path}'")
-    try:
-        if not uri:
-            return parquet.ParquetFile(path)
-        return parquet.ParquetFile(open_filesystem(uri).open(path, "rb"))
-    except Exception as problem:  # noqa: BLE001 - pyarrow and every kind of storage have their own exceptions
-        message = format_one_line(problem)
-        raise DataError(f"'{path}' cannot be read as Parquet ({message}); expected {LAYOUT}") from None
+    with other_errors_as(f"'{path}' cannot be read as Parquet ({{reason}}); expected {LAYOUT}"):
+        return parquet.ParquetFile(open_filesystem(uri).open(path, "rb") if uri else path)
 
 
 def list_parquet_files(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from vitreous.core.errors import DataError
-from vitreous.data.files import expand_braces
+from vitreous.data.files import expand_braces, other_errors_as
 
 
 def is_uri(place: str) -> bool:
@@ -30,7 +28,7 @@ def open_filesystem(uri: str) -> Any:
     DataError
         If the package for this kind of URI is not installed, or the place cannot be reached.
     """
-    with storage_errors(uri, "opened"):
+    with other_errors_as(f"'{uri}' cannot be opened: {{reason}}"):
         import fsspec
 
         return fsspec.core.url_to_fs(uri)[0]
@@ -48,7 +46,7 @@ def list_remote_files(uri: str, suffixes: tuple[str, ...]) -> tuple[Any, list[st
     """
     filesystem = open_filesystem(uri)
     paths: list[str] = []
-    with storage_errors(uri, "listed"):
+    with other_errors_as(f"'{uri}' cannot be listed: {{reason}}"):
         for pattern in expand_braces(uri):
             path = filesystem._strip_protocol(pattern)
             if "*" in path:
@@ -65,18 +63,5 @@ def list_remote_files(uri: str, suffixes: tuple[str, ...]) -> tuple[Any, list[st
 
 def read_remote(filesystem: Any, path: str) -> bytes:
     """Content of a file; raises `DataError` if it cannot be read."""
-    with storage_errors(path, "read"):
+    with other_errors_as(f"'{path}' cannot be read: {{reason}}"):
         return filesystem.cat_file(path)
-
-
-@contextmanager
-def storage_errors(place: str, action: str) -> Iterator[None]:
-    """Context that raises `DataError` for whatever goes wrong: every kind of storage has its own exceptions."""
-    try:
-        yield
-    except Exception as problem:  # noqa: BLE001 - the caller says what was done
-        raise DataError(f"'{place}' cannot be {action}: {format_one_line(problem)}") from None
-
-
-def format_one_line(problem: Exception) -> str:
-    return " ".join(str(problem).split())[:200] or type(problem).__name__

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from vitreous.core.errors import DataError
+from vitreous.data.files import other_errors_as
 from vitreous.data.reader import expand_path, import_package, reader
 from vitreous.data.sample import Album, Sample
 from vitreous.models.image_decoding import open_image
@@ -53,10 +54,8 @@ class SegmentationFile:
     def file(self) -> Any:
         if getattr(self._open, "process", None) != os.getpid():  # a handle cannot be used after a fork
             h5py = import_package("h5py", f"'{self.path}' (HDF5)")
-            try:
+            with other_errors_as(f"'{self.path}' is damaged or not HDF5; expected {LAYOUT}", OSError):
                 self._open.file = h5py.File(self.path, "r")
-            except OSError:
-                raise DataError(f"'{self.path}' is damaged or not HDF5; expected {LAYOUT}") from None
             self._open.process = os.getpid()
         return self._open.file
 
@@ -71,14 +70,10 @@ class SegmentationFile:
         return images[0]
 
     def __call__(self, index: int) -> Sample:
-        try:
+        with other_errors_as(f"image {index} of '{self.path}' is damaged; expected {LAYOUT}"):
             file = self.file()
             pixels = np.asarray(file[file["value/img"][index, 0]])
             outline = np.asarray(file[file[file["value/gt"][index, 0]][0, 0]])
-        except DataError:
-            raise
-        except Exception:  # noqa: BLE001 - h5py raises many exceptions on damaged files
-            raise DataError(f"image {index} of '{self.path}' is damaged; expected {LAYOUT}") from None
         if pixels.ndim not in (2, 3) or outline.ndim != 2 or pixels.dtype != np.uint8:
             raise DataError(f"image {index} of '{self.path}' has {pixels.shape} pixels and {outline.shape} of outline")
         # MATLAB is column-major, so h5py returns transposed arrays.

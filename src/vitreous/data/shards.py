@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vitreous.core.errors import DataError
-from vitreous.data.files import SUFFIXES, StoredImage, match_files, parse_number
+from vitreous.data.files import SUFFIXES, StoredImage, match_files, other_errors_as, parse_number
 from vitreous.data.reader import contains, expand_path, reader
 from vitreous.data.sample import Album, Sample, digest, make_album
 
@@ -176,10 +176,8 @@ def read_facts(parts: Mapping[str, Part], key: str) -> dict[str, Any]:
     """Content of `key.json`; empty if there is no such file or it is not an object."""
     if "json" not in parts:
         return {}
-    try:
+    with other_errors_as(f"{key}.json of '{parts['json'].shard}' is no JSON", ValueError):
         facts = json.loads(parts["json"].read())
-    except ValueError:
-        raise DataError(f"{key}.json of '{parts['json'].shard}' is no JSON") from None
     return facts if isinstance(facts, dict) else {}
 
 

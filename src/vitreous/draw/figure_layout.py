@@ -27,6 +27,7 @@ FONT = "DejaVu Sans"  # comes with matplotlib
 INK, FAINT = "#1a1a1a", "#666666"
 LINE = 1.3 / 72  # inches between lines, per point of font size
 TICK_SIZE = 7.0  # points, of the numbers at a colour bar
+TALLEST = 1.6  # height of an image, as a share of the width that it may take
 DPI = 150
 PNG_LEVEL = 4  # of zlib; maps over photographs hardly become smaller beyond
 
@@ -79,10 +80,15 @@ class FigureBoard(Figure):
         return self.write(x + width / 2 if centred else x, y, lines, size, weight=weight, **style)
 
     def place_image(
-        self, x: Number, y: Number, width: Number, height: Number, image: Image.Image, window: Window | None
-    ) -> None:
-        """Place an image in the middle of a box, in its own proportions, with a frame around what the model sees."""
+        self, x: Number, y: Number, width: Number, image: Image.Image, window: Window | None = None
+    ) -> float:
+        """Place an image in its own proportions, with a frame around what the model sees; returns where it ends.
+
+        A very tall image is made narrower than `width`, and placed in the middle.
+        """
+        height = width * min(image.height / image.width, TALLEST)
         self._pending.append(partial(self._draw_image, x, y, width, height, image, window))
+        return y + height
 
     def bar(self, x: Number, y: Number, width: Number, scale: Scale, opacity: Number | None) -> None:
         """Place a colour bar with its numbers; arrows mark ends beyond which scores lie."""

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from vitreous.core.errors import ShapeError
-from vitreous.draw.captions import describe_target, label, remarks
+from vitreous.draw.captions import label, remarks
 from vitreous.draw.figure_layout import FAINT, FigureBoard
 from vitreous.draw.overlay import MapStyle, Mode, backdrop, overlay_image
-from vitreous.draw.pages import GAP, MARGIN, box_height, close_board, count_left_out, name_unprintable
+from vitreous.draw.pages import GAP, MARGIN, close_board, count_left_out, printable_target
 from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, choose_scales, describe_scales, group_rows, scale_of
 from vitreous.methods.attribution import Attribution
 from vitreous.models.layout import ClipLayout, Layout
@@ -88,8 +88,7 @@ def film_strip(
     look = MapStyle(True, opacity, mode, SIDE)
     for row in shown:
         single, own = attribution[row], scales[row]
-        title = name_unprintable(single, describe_target(single))
-        y = board.write_wrapped(MARGIN, y, title, inner, 10, weight="bold")
+        y = board.write_wrapped(MARGIN, y, printable_target(single), inner, 10, weight="bold")
         y = board.write_wrapped(MARGIN, y, remarks(single), inner, 7.5, color=FAINT)
         for start in range(0, layout.times, columns):
             steps = range(start, min(start + columns, layout.times))
@@ -116,13 +115,10 @@ def draw_steps(
         x = MARGIN + place * (FRAME + THIN)
         frame = backdrop(attribution, look.longest)
         image = look.draw(attribution, scale, frame)
-        height, below = box_height(image, FRAME), y
-        if frame is not None:
-            board.place_image(x, below, FRAME, height, frame[0], None)
-            below += height + THIN / 2
-        board.place_image(x, below, FRAME, height, image, None)
+        below = y if frame is None else board.place_image(x, y, FRAME, frame[0]) + THIN / 2
+        below = board.place_image(x, below, FRAME, image)
         text = describe_frames(step, layout)
-        end = max(end, board.write_wrapped(x, below + height + 0.03, text, FRAME, 7, ha="center", color=FAINT))
+        end = max(end, board.write_wrapped(x, below + 0.03, text, FRAME, 7, ha="center", color=FAINT))
     return end + 0.05
 
 

@@ -28,7 +28,6 @@ MARGIN, GAP = 0.2, 0.16  # inches
 BAR = 0.33  # a colour bar and its numbers
 WIDTHS = {1: 5.4, 2: 4.2, 3: 3.4}  # of an image, by the number of columns
 NAMES = 1.45  # the column of class names
-TALLEST = 1.6  # height of an image's box, as a share of its width
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +44,10 @@ class Panel:
 
     def draw(self, board: FigureBoard, x: Number, y: Number, width: Number) -> float:
         """Place the image with its colour bar and label below; returns where they end."""
-        height = box_height(self.image, width)
-        board.place_image(x, y, width, height, self.image, self.window)
+        end = board.place_image(x, y, width, self.image, self.window)
         inset = 0.1 * width
-        board.bar(x + inset, y + height + 0.07, width - 2 * inset, self.scale, self.opacity)
-        return board.write_wrapped(x, y + height + BAR, self.label, width, 7, ha="center", color=FAINT)
-
-
-def box_height(image: Image.Image, width: Number) -> float:
-    """Height of an image of this width; a very tall one is made narrower."""
-    return width * min(image.height / image.width, TALLEST)
+        board.bar(x + inset, end + 0.07, width - 2 * inset, self.scale, self.opacity)
+        return board.write_wrapped(x, end + BAR, self.label, width, 7, ha="center", color=FAINT)
 
 
 def figure(
@@ -218,7 +211,7 @@ def check_same_rows(attributions: Sequence[Attribution]) -> Attribution:
 def make_panel(attribution: Attribution, scale: Scale, look: MapStyle) -> Panel:
     """The map of a single row with its captions."""
     captions = {
-        "title": name_unprintable(attribution, describe_target(attribution)),
+        "title": printable_target(attribution),
         "remarks": remarks(attribution),
         "label": label(attribution, scale) + ("; lines: not told from zero (95 %)" if look.uncertainty else ""),
     }
@@ -230,8 +223,9 @@ def make_panel(attribution: Attribution, scale: Scale, look: MapStyle) -> Panel:
     return Panel(image, window, scale, look.opacity, **captions)
 
 
-def name_unprintable(attribution: Attribution, title: str) -> str:
-    """A title with the class index added if the font lacks characters of the class name."""
+def printable_target(attribution: Attribution) -> str:
+    """Target of the first row, with the class index added if the font lacks characters of the class name."""
+    title = describe_target(attribution)
     return title if is_printable(class_name(attribution)) else f"{title} · class {int(attribution.targets[0])}"
 
 
@@ -272,7 +266,7 @@ def draw_sheet_line(
     for text in describe_rank(attribution):
         end = board.write_wrapped(MARGIN, end, text, NAMES, 8.5, color=FAINT)
     if (framed_image := backdrop(attribution, LARGE // 2)) is not None:
-        board.place_image(start, below, width, box_height(framed_image[0], width), *framed_image)
+        board.place_image(start, below, width, *framed_image)
     return max(end, *(panel.draw(board, x, below, width) for x, panel in zip(xs, line, strict=True)))
 
 

@@ -8,19 +8,10 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from vitreous.core.errors import ShapeError, SpecError
-from vitreous.draw.captions import describe_target, label
+from vitreous.draw.captions import label
 from vitreous.draw.figure_layout import FAINT, FigureBoard
 from vitreous.draw.overlay import LARGE, MapStyle, Mode, backdrop
-from vitreous.draw.pages import (
-    GAP,
-    MARGIN,
-    Panel,
-    box_height,
-    close_board,
-    count_left_out,
-    make_panel,
-    name_unprintable,
-)
+from vitreous.draw.pages import GAP, MARGIN, Panel, close_board, count_left_out, make_panel, printable_target
 from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, scale_of
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.inside import ABOUT, SIGNALS, Inside
@@ -123,7 +114,7 @@ def strips(
 
 def describe_row(attribution: Attribution) -> str:
     """Target of a single row, and whether the method ignores it."""
-    title = name_unprintable(attribution, describe_target(attribution))
+    title = printable_target(attribution)
     return title + ("" if depends_on_class(attribution.method) else " · the same for every class")
 
 
@@ -140,8 +131,7 @@ def draw_whole(board: FigureBoard, attribution: Attribution, whole: Panel, y: Nu
     framed_image = backdrop(attribution, LARGE // 2)
     bottom, x = end, MARGIN
     if framed_image is not None:
-        bottom = end + box_height(framed_image[0], SIDE)
-        board.place_image(MARGIN, end, SIDE, bottom - end, *framed_image)
+        bottom = board.place_image(MARGIN, end, SIDE, *framed_image)
         x = MARGIN if stacked else MARGIN + SIDE + GAP
     top = board.write(x, bottom + 0.08 if stacked else y + 0.04, ["all layers together"], 8, color=FAINT)
     top = board.write_wrapped(x, top, whole.remarks, SIDE, 7, color=FAINT)
@@ -172,13 +162,12 @@ def draw_strip(board: FigureBoard, strip: Strip, x: Number, y: Number, size: Num
     framed_image = backdrop(strip.maps[0], look.longest)  # that of all layers
     for place, (attribution, scale) in enumerate(zip(strip.maps, strip.scales, strict=True)):
         image = look.draw(attribution, scale, framed_image)
-        height = box_height(image, size)
         left = start + place * (size + THIN)
-        board.place_image(left, y, size, height, image, None)
-        below = max(below, y + height)
+        end_of_image = board.place_image(left, y, size, image)
+        below = max(below, end_of_image)
         if not strip.shared:
             text = f"{scale.written(scale.low)} … {scale.written(scale.high)}" + (
                 f" e{scale.exponent}" if scale.exponent else ""
             )
-            below = max(below, board.write_wrapped(left, y + height + 0.02, text, size, 6, ha="center", color=FAINT))
+            below = max(below, board.write_wrapped(left, end_of_image + 0.02, text, size, 6, ha="center", color=FAINT))
     return max(end, below)

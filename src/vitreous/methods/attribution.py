@@ -15,14 +15,7 @@ from torch import Tensor
 
 from vitreous.core.deprecation import renamed_attributes
 from vitreous.core.errors import DataError, ShapeError
-from vitreous.methods.attribution_files import (
-    ANIMATIONS,
-    TENSORS,
-    as_array,
-    chosen_format,
-    read_attribution,
-    save_attribution,
-)
+from vitreous.methods.attribution_files import TENSORS, as_array, read_attribution, save_attribution
 from vitreous.methods.map_arrays import resize_maps
 from vitreous.models.image_geometry import size_of
 from vitreous.models.image_input import Preprocess
@@ -349,14 +342,7 @@ class Attribution:
         ShapeError
             If the format is an animation and this is not the attribution of one clip.
         """
-        path = Path(path)
-        chosen = chosen_format(path, format)
-        if chosen in ANIMATIONS:
-            from vitreous.draw import save_animation
-
-            return save_animation(self, path, format=chosen)
-        save_attribution(self, path, chosen)
-        return path
+        return save_attribution(self, Path(path), format)
 
     @classmethod
     def load(cls, path: str | Path) -> Attribution:

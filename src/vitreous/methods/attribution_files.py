@@ -23,30 +23,28 @@ from vitreous.models.transforms import OpaquePreprocess
 if TYPE_CHECKING:
     from vitreous.methods.attribution import Attribution
 
-FORMATS = ("safetensors", "npz", "npy")
-ANIMATIONS = ("gif", "webp")
+FORMATS = ("safetensors", "npz", "npy", "gif", "webp")
 TENSORS = (
     "patches", "stderr", "prefix", "bias", "residual", "score", "logits", "targets", "native_pixels", "images",
 )  # fmt: skip
 UNREADABLE = (SafetensorError, BadZipFile, KeyError, ValueError, TypeError, AttributeError, OSError, EOFError)
 
 
-def chosen_format(path: Path, format: str | None) -> str:  # noqa: A002 - as in matplotlib's savefig
-    """The format, by default the suffix of the path; a DataError if attributions cannot be saved in it."""
+def save_attribution(attribution: Attribution, path: Path, format: str | None) -> Path:  # noqa: A002 - as in matplotlib
+    """Write an attribution to a file; see `Attribution.save`."""
     chosen = path.suffix.removeprefix(".").lower() if format is None else format
-    if chosen not in (*FORMATS, *ANIMATIONS):
+    if chosen not in FORMATS:
         wrong = f"format={format!r}" if format is not None else f"the name {path.name!r}"
         raise DataError(
             f"{wrong} is no format of attributions; save as .safetensors, .npz or .npy, a clip also as .gif or .webp"
         )
-    return chosen
+    if chosen in ("gif", "webp"):
+        from vitreous.draw import save_animation
 
-
-def save_attribution(attribution: Attribution, path: Path, format: str) -> None:  # noqa: A002 - as in matplotlib
-    """Write an attribution to a file in one of `FORMATS`; see `Attribution.save`."""
+        return save_animation(attribution, path, format=chosen)
     tensors = {name: t.cpu().contiguous() for name in TENSORS if (t := getattr(attribution, name)) is not None}
     path.parent.mkdir(parents=True, exist_ok=True)
-    match format:
+    match chosen:
         case "safetensors":
             save_file(tensors, path, metadata={"vitreous": json.dumps(metadata(attribution))})
         case "npz":
@@ -58,6 +56,7 @@ def save_attribution(attribution: Attribution, path: Path, format: str) -> None:
         case _:
             with path.open("wb") as file:
                 np.save(file, as_array(attribution.maps()))
+    return path
 
 
 def as_array(tensor: Tensor) -> np.ndarray:

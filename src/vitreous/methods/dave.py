@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.linearise import LIBRA
-from vitreous.capture.path_gradients import AT_ONCE, probe_other_images
+from vitreous.capture.path_gradients import at_points
 from vitreous.capture.probe import Probe
+from vitreous.capture.progress import Tally
 from vitreous.methods.options import Count, Range, Seed
 from vitreous.methods.random_control import generators
 from vitreous.methods.register_method import method
@@ -65,8 +67,9 @@ def dave(
         Seed of transforms and noise.
     """
     sources = generators(probe.originals, seed)
+    tally = Tally(len(sources) * samples)
     maps = [
-        mean_without_outliers(copies_of(probe.for_image(image), source, samples, alpha, transforms)).sum(1)
+        mean_without_outliers(copies_of(probe.for_image(image), source, samples, alpha, transforms, tally)).sum(1)
         for image, source in enumerate(sources)
     ]
     total = torch.cat(maps)  # [r H W]
@@ -74,11 +77,10 @@ def dave(
 
 
 def copies_of(
-    probe: Probe, source: torch.Generator, samples: int, alpha: float | int, transforms: bool
+    probe: Probe, source: torch.Generator, samples: int, alpha: float | int, transforms: bool, tally: Tally
 ) -> Float[Tensor, "s k 3 H W"]:
     """x ⊙ ∂t/∂x of transformed and noisy copies of one image; the first copy is free of noise."""
-    image, targets = probe.images[0], probe.targets_per_image
-    height, width = probe.layout.size
+    image, (height, width) = probe.images[0], probe.layout.size
     keep = (1 - torch.linspace(0, alpha, samples, dtype=torch.float64)).tolist()
     warps, copies = [], []
     for share in keep:
@@ -86,17 +88,16 @@ def copies_of(
         noise = torch.randn(image.shape, generator=source).to(image)
         warps.append(warp)
         copies.append(share * warp(image) + math.sqrt(1 - share**2) * noise)
-    together = max(1, AT_ONCE // targets)
-    gradients = torch.cat(
-        [
-            probe_other_images(
-                probe, part, torch.zeros(len(part), dtype=torch.long, device=image.device)
-            ).pixel_gradient(LIBRA)
-            for part in torch.stack(copies).split(together)
-        ]
-    ).unflatten(0, (samples, targets))
-    in_own_frame = [warp.adjoint(share * own) for warp, share, own in zip(warps, keep, gradients, strict=True)]
+    gradients = at_points(probe, torch.stack(copies)[None], frozen_gradient, tally)  # [k s 3 H W]
+    parts = zip(warps, keep, gradients.unbind(1), strict=True)
+    in_own_frame = [warp.adjoint(share * own) for warp, share, own in parts]
     return image * torch.stack(in_own_frame)
+
+
+def frozen_gradient(probe: BlackBoxProbe) -> Float[Tensor, "r 3 H W"]:
+    """∂t/∂x with attention, norms and activation ratios held fixed."""
+    assert isinstance(probe, Probe)  # other models are refused by `Method.for_model`
+    return probe.pixel_gradient(LIBRA)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

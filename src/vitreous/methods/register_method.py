@@ -49,7 +49,8 @@ def method(
     """
 
     def register(function: Callable[..., Any]) -> Method:
-        registered = METHODS.add(name, make_method(name, function, **facts), function.__module__)
+        signature = OptionFunction.of(function)
+        registered = METHODS.add(name, make_method(name, signature, **facts), signature.call.__module__)
         SPEC_ALIASES.update(dict.fromkeys((alias.lower() for alias in aliases), name))
         return registered
 
@@ -93,7 +94,8 @@ def make_method(
     TypeError
         If a keyword is none of these, or `signed` or `class_specific` is missing.
     """
-    title = (function.__doc__ or "").strip().split("\n")[0]
+    signature = OptionFunction.of(function)
+    title = (signature.call.__doc__ or "").strip().split("\n")[0]
     keywords: dict[str, Any] = {**facts}
     promised = Facts(**{"title": title, **{key: keywords.pop(key) for key in FACTS & keywords.keys()}})
     needs = LayerNeeds(**{key: keywords.pop(key) for key in NEEDS & keywords.keys()})
@@ -102,11 +104,11 @@ def make_method(
         raise TypeError(f"method {name!r} has unknown keywords: {', '.join(unknown)}")
     parts: dict[str, Any] = {"needs": needs, **functions, **keywords}
     if fold is not None:
-        recipe = LayerSignal(OptionFunction.of(function), fold, **parts)
+        recipe = LayerSignal(signature, fold, **parts)
     else:
         layers = None if layered is None else LayerSignal(OptionFunction.of(layered), first, **parts)
         fixed = keywords.get("fixed_linearisation", False)
-        recipe = ProbeFunction(OptionFunction.of(function), layers, needs.attention, fixed, functions.get("finish"))
+        recipe = ProbeFunction(signature, layers, needs.attention, fixed, functions.get("finish"))
     return Method(name, promised, recipe, presets or {}, black_box)
 
 

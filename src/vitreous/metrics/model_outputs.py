@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import Any, Literal, Unpack, get_args
@@ -19,7 +19,7 @@ from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import Option, OptionFunction
 from vitreous.metrics.metric import FIXTURES, Metric, MetricKeywords, NoClassesError, metric
 from vitreous.metrics.metric_result import Measured
-from vitreous.metrics.order import count_of, nan_without_order, patch_ranks, pixel_ranks
+from vitreous.metrics.order import Area, Show, count_of, nan_without_order, patch_ranks, pixel_ranks, summarise_curve
 from vitreous.models.tensor_types import Images
 
 Class = Literal["predicted", "label", "explained"]
@@ -29,6 +29,8 @@ Memo = dict[Any, Any]
 Labels = Int[Tensor, " r"] | None
 # log p of the predicted, true and explained class; log p of the top two classes; log Σ exp; index of the top class
 Table = Float[Tensor, "*any seven"]
+CurveAndParts = tuple[Float[Tensor, "r s"], Mapping[str, Float[Tensor, "r points"]]]
+LISTED_LAST = ("order", "noise", "area", "show", "seed")  # options of curve metrics, in this order
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +58,7 @@ class PerturbedOutputs:
 
     table: Float[Tensor, "r s 7"]
     model: PerturbedModel
+    empty: float | None = None  # assumed accuracy for an image without pixels, a further level of `hits`
 
     @property
     def whole(self) -> Float[Tensor, "r 7"]:
@@ -81,7 +84,8 @@ class PerturbedOutputs:
         """1 where the top class is the class `judge`, else 0; NaN where that class or the output is unknown."""
         judged_class = self.model.classes[:, None, self.place("judge", judge)]
         hit = (self.table[..., 6] == judged_class).to(self.table)
-        return hit.where((judged_class >= 0) & ~self.table[..., 3].isnan(), torch.nan)
+        hit = hit.where((judged_class >= 0) & ~self.table[..., 3].isnan(), torch.nan)
+        return hit if self.empty is None else torch.cat([hit, torch.full_like(hit[:, :1], self.empty)], 1)
 
     def place(self, name: str, value: str) -> int:
         """Column of a class choice in the table; SpecError if it is "label" and no labels were given."""
@@ -232,8 +236,6 @@ class PerturbedModel:
 
 
 def perturbation_metric(
-    name: str | None = None,
-    description: str | None = None,
     *,
     higher_is_better: bool | None,
     aliases: tuple[str, ...] = (),
@@ -245,8 +247,6 @@ def perturbation_metric(
 
     Parameters
     ----------
-    name, description
-        Name and docstring of the metric; those of the function by default.
     higher_is_better, aliases
         As for `metric`.
     **facts
@@ -254,7 +254,9 @@ def perturbation_metric(
     """
 
     def register(function: Callable[..., Measured]) -> Metric:
-        @wraps(function)
+        signature = OptionFunction.of(function)
+
+        @wraps(signature.call)
         def measure(
             attribution: Attribution,
             probe: BlackBoxProbe,
@@ -263,15 +265,55 @@ def perturbation_metric(
             **options: Any,
         ) -> Measured:
             model = PerturbedModel(attribution, probe, labels, {} if memo is None else memo)
-            return nan_without_order(attribution, function(model, **options))
+            return nan_without_order(attribution, signature(model, **options))
 
-        measure.__doc__ = description or function.__doc__
         optional_inputs = {name: Option(name, None) for name in ("labels", "memo")}
-        options = OptionFunction.of(function).options
         facts_with_defaults: MetricKeywords = {"family": "faithfulness", "affine_invariant": True, **facts}
-        return metric(name, higher_is_better=higher_is_better, aliases=aliases, **facts_with_defaults)(
-            OptionFunction(measure, ("attribution", "probe"), {**optional_inputs, **options})
+        return metric(higher_is_better=higher_is_better, aliases=aliases, **facts_with_defaults)(
+            OptionFunction(measure, ("attribution", "probe"), {**optional_inputs, **signature.options})
         )
+
+    return register
+
+
+OutputsAndLevels = tuple[PerturbedOutputs, Sequence[float]]
+
+
+def curve_metric(
+    removal: Callable[..., OutputsAndLevels], *, area: Area = "normalised", show: bool = True, **facts: Any
+) -> Callable[[Callable[..., CurveAndParts]], Metric]:
+    """Decorator that registers the area under a curve of model outputs as a metric.
+
+    It decorates a function `(outputs, **options)` that returns the curve, and named parts beside it.
+
+    Parameters
+    ----------
+    removal
+        `(model, **options)` → model outputs as patches or pixels are removed or added, and the level of each. The metric has
+        its options, too.
+    area
+        Default of the option `area`.
+    show
+        Whether the metric has the option `show`.
+    **facts
+        As for `perturbation_metric`.
+    """
+    removed = OptionFunction.of(removal)
+    summary = {"area": Option("area", area, Area)} | ({"show": Option("show", "fraction", Show)} if show else {})
+
+    def register(function: Callable[..., CurveAndParts]) -> Metric:
+        values = OptionFunction.of(function)
+        options = {**removed.options, **values.options, **summary}
+        names = sorted(options, key=lambda name: LISTED_LAST.index(name) if name in LISTED_LAST else -1)
+
+        @wraps(function)
+        def measure(model: PerturbedModel, area: Area = area, show: Show = "fraction", **settings: Any) -> Measured:
+            outputs, levels = removed(model, **removed.pick(settings))
+            curve, parts = function(outputs, **values.pick(settings))
+            return summarise_curve(curve, levels, area, show, settings.get("order") == "ascending", parts)
+
+        signature = OptionFunction(measure, ("model",), {name: options[name] for name in names})
+        return perturbation_metric(**facts)(signature)
 
     return register
 

@@ -19,23 +19,28 @@ from vitreous.core.errors import SpecError
 from vitreous.methods.map_arrays import enlarge_patches, zero_to_one
 from vitreous.methods.options import Range, Seed
 from vitreous.methods.regions import number_rectangles
-from vitreous.metrics.metric import CurveAxes, Metric
+from vitreous.metrics.metric import CurveAxes
 from vitreous.metrics.metric_result import Measured
-from vitreous.metrics.model_outputs import Class, Index, PerturbedModel, PerturbedOutputs, perturbation_metric
+from vitreous.metrics.model_outputs import (
+    Class,
+    CurveAndParts,
+    Index,
+    OutputsAndLevels,
+    PerturbedModel,
+    PerturbedOutputs,
+    curve_metric,
+    perturbation_metric,
+)
 from vitreous.metrics.order import (
     TENTHS,
-    Area,
-    Grid,
     Levels,
     Order,
     Ratios,
-    Show,
     area_under,
     check_levels,
     count_of,
     pixel_scores,
     rank_cells,
-    summarise_curve,
 )
 from vitreous.metrics.pixel_fills import Baseline, Space, paint_baseline
 
@@ -56,105 +61,94 @@ RELEASED = {"area": "trapezoid", "show": "percent"}
 # ── tokens leave the encoder ─────────────────────────────────────────────────────────────────────
 
 
-def outputs_by_ratio(
-    model: PerturbedModel, ratios: Grid, order: str, insert: bool
-) -> tuple[PerturbedOutputs, tuple[float, ...]]:
-    """Model outputs and levels as patches are removed, or added with `insert`.
-
-    Levels are the removed fractions, 0 included, or the visible fractions, 1 included.
-    """
+def remove_patches(model: PerturbedModel, ratios: Ratios = TENTHS, order: Order = "descending") -> OutputsAndLevels:
+    """Model outputs as patches leave the encoder, and the removed fractions, 0 included."""
     levels, total = check_levels("ratios", ratios), model.probe.layout.patches
-    if insert:
-        levels = levels if levels[-1] == 1 else (*levels, 1.0)
-        counts = [count_of(level, total) for level in levels]
-    else:
-        levels = levels if levels[0] == 0 else (0.0, *levels)
-        counts = [total - count_of(level, total) for level in levels]
-    return model.outputs_with_tokens("top" if insert == (order == "descending") else "bottom", counts), levels
+    levels = levels if levels[0] == 0 else (0.0, *levels)
+    counts = [total - count_of(level, total) for level in levels]
+    return model.outputs_with_tokens("bottom" if order == "descending" else "top", counts), levels
 
 
-def accuracy_metric(name: str, description: str, *, insert: bool, **facts: Any) -> Metric:
-    """Register the area under the accuracy as patches are removed, or added with `insert`."""
-
-    def accuracy(
-        model: PerturbedModel,
-        ratios: Ratios = TENTHS,
-        judge: Class = "label",
-        order: Order = "descending",
-        area: Area = "normalised",
-        show: Show = "fraction",
-    ) -> Measured:
-        outputs, levels = outputs_by_ratio(model, ratios, order, insert)
-        return summarise_curve(outputs.hits(judge), levels, area, show, order == "ascending")
-
-    axes = CurveAxes("shown" if insert else "removed", "accuracy")
-    return perturbation_metric(name, description, bounds=(0, 1), axes=axes, **MASKING, **facts)(accuracy)
+def add_patches(model: PerturbedModel, ratios: Ratios = TENTHS, order: Order = "descending") -> OutputsAndLevels:
+    """Model outputs as patches enter the encoder, and the visible fractions, 1 included."""
+    levels, total = check_levels("ratios", ratios), model.probe.layout.patches
+    levels = levels if levels[-1] == 1 else (*levels, 1.0)
+    counts = [count_of(level, total) for level in levels]
+    return model.outputs_with_tokens("top" if order == "descending" else "bottom", counts), levels
 
 
-def probability_metric(name: str, description: str, *, insert: bool, **facts: Any) -> Metric:
-    """Register the area under p(x) − p(visible part of x) as patches are removed, or added with `insert`."""
-
-    def probability_drop(
-        model: PerturbedModel,
-        ratios: Ratios = TENTHS,
-        track: Class = "explained",
-        order: Order = "descending",
-        area: Area = "normalised",
-        show: Show = "fraction",
-    ) -> Measured:
-        outputs, levels = outputs_by_ratio(model, ratios, order, insert)
-        (visible, whole), (log_visible, log_whole) = outputs.probability(track), outputs.log_p(track)
-        parts = {"lodds": log_whole - log_visible}
-        return summarise_curve(whole - visible, levels, area, show, order == "ascending", parts)
-
-    axes = CurveAxes("shown" if insert else "removed", "drop")
-    return perturbation_metric(name, description, bounds=(-1, 1), axes=axes, **MASKING, **facts)(probability_drop)
-
-
-deletion_accuracy = accuracy_metric(
-    "deletion_accuracy",
+@curve_metric(
+    remove_patches,
+    higher_is_better=False,
+    bounds=(0, 1),
+    formula="area under r ↦ [arg max f(x without the top r of patches) = label]",
+    presets={"skipplus": {"judge": "label", "show": "complement"}, "released": {"judge": "label", **RELEASED}},
+    axes=CurveAxes("removed", "accuracy"),
+    **MASKING,
+)
+def deletion_accuracy(outputs: PerturbedOutputs, judge: Class = "label") -> CurveAndParts:
     """Accuracy as the highest patches are removed from the encoder.
 
     `judge`: the class that counts as right ("label", "predicted", "explained"). `order="ascending"`: the lowest patches are removed.
     `area`: trapezoids over the width ("normalised"), as they are ("trapezoid"), or the "mean" of the points, the whole image
     among them. `show`: "fraction", "percent", or "complement", 100 − x.
-    """,
-    insert=False,
-    higher_is_better=False,
-    formula="area under r ↦ [arg max f(x without the top r of patches) = label]",
-    presets={"skipplus": {"judge": "label", "show": "complement"}, "released": {"judge": "label", **RELEASED}},
-)
-insertion_accuracy = accuracy_metric(
-    "insertion_accuracy",
-    "Accuracy when only the highest patches enter the encoder; options as for `deletion_accuracy`.",
-    insert=True,
+    """
+    return outputs.hits(judge), {}
+
+
+@curve_metric(
+    add_patches,
     higher_is_better=True,
+    bounds=(0, 1),
     formula="area under r ↦ [arg max f(the top r of patches alone) = label]",
     presets={"skipplus": {"judge": "label", "show": "percent"}, "released": {"judge": "label", **RELEASED}},
+    axes=CurveAxes("shown", "accuracy"),
+    **MASKING,
 )
-deletion_aopc = probability_metric(
-    "deletion_aopc",
+def insertion_accuracy(outputs: PerturbedOutputs, judge: Class = "label") -> CurveAndParts:
+    """Accuracy when only the highest patches enter the encoder; options as for `deletion_accuracy`."""
+    return outputs.hits(judge), {}
+
+
+def probability_drop(outputs: PerturbedOutputs, track: str) -> CurveAndParts:
+    """p(x) − p(visible part of x), and the same of the log-probability."""
+    (visible, whole), (log_visible, log_whole) = outputs.probability(track), outputs.log_p(track)
+    return whole - visible, {"lodds": log_whole - log_visible}
+
+
+@curve_metric(
+    remove_patches,
+    higher_is_better=True,
+    bounds=(-1, 1),
+    formula="area under r ↦ p(x) − p(x without the top r of patches)",
+    presets={"skipplus": {"track": "predicted", "show": "percent"}, "released": {"track": "label", **RELEASED}},
+    axes=CurveAxes("removed", "drop"),
+    **MASKING,
+)
+def deletion_aopc(outputs: PerturbedOutputs, track: Class = "explained") -> CurveAndParts:
     """Decrease of the probability as the highest patches are removed from the encoder.
 
     `track`: the class whose probability it is ("explained", "predicted", "label"); the other options as for `deletion_accuracy`.
     The part `lodds` is the mean drop of the log-probability.
-    """,
-    insert=False,
-    higher_is_better=True,
-    formula="area under r ↦ p(x) − p(x without the top r of patches)",
-    presets={"skipplus": {"track": "predicted", "show": "percent"}, "released": {"track": "label", **RELEASED}},
+    """
+    return probability_drop(outputs, track)
+
+
+@curve_metric(
+    add_patches,
+    higher_is_better=False,
+    bounds=(-1, 1),
+    formula="area under r ↦ p(x) − p(the top r of patches alone)",
+    presets={"skipplus": {"track": "predicted", "show": "complement"}, "released": {"track": "label", **RELEASED}},
+    axes=CurveAxes("shown", "drop"),
+    **MASKING,
 )
-insertion_aopc = probability_metric(
-    "insertion_aopc",
+def insertion_aopc(outputs: PerturbedOutputs, track: Class = "explained") -> CurveAndParts:
     """Difference between the probability of the whole image and that of the highest patches alone.
 
     Options and parts as for `deletion_aopc`.
-    """,
-    insert=True,
-    higher_is_better=False,
-    formula="area under r ↦ p(x) − p(the top r of patches alone)",
-    presets={"skipplus": {"track": "predicted", "show": "complement"}, "released": {"track": "label", **RELEASED}},
-)
+    """
+    return probability_drop(outputs, track)
 
 
 # ── both orders ──────────────────────────────────────────────────────────────────────────────────

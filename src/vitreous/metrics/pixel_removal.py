@@ -7,10 +7,10 @@ first: accuracy and probability (Chefer, TokenTM). Imputing pixels: ROAD. Removi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -19,9 +19,18 @@ from vitreous.capture.pixels import ImageVariants
 from vitreous.core.errors import SpecError
 from vitreous.methods.options import Count, Positive, Range, Seed, Share
 from vitreous.methods.regions import number_rectangles
-from vitreous.metrics.metric import CurveAxes, Metric
+from vitreous.metrics.metric import CurveAxes
 from vitreous.metrics.metric_result import Measured
-from vitreous.metrics.model_outputs import Class, Index, PerturbedModel, PerturbedOutputs, perturbation_metric
+from vitreous.metrics.model_outputs import (
+    Class,
+    CurveAndParts,
+    Index,
+    OutputsAndLevels,
+    PerturbedModel,
+    PerturbedOutputs,
+    curve_metric,
+    perturbation_metric,
+)
 from vitreous.metrics.order import (
     TENTHS,
     TWENTIETHS,
@@ -75,62 +84,64 @@ def count_replaced_pixels(pixels: int, steps: int, start: bool) -> list[int]:
     return [0, *gone] if start else gone
 
 
-def probability_curve(
-    model: PerturbedModel, insert: bool, baseline: str, space: str, steps: int, start: bool, track: str, seed: int
-) -> tuple[Float[Tensor, "r s"], list[float]]:
-    """Probability of the class `track` after every step, and the fraction of pixels inserted or deleted so far."""
-    pixels = model.probe.images.shape[-2] * model.probe.images.shape[-1]
-    gone = count_replaced_pixels(pixels, steps, start)
-    counts, side = (gone, "top") if insert else ([pixels - count for count in gone], "bottom")
-    outputs = model.outputs_with_pixels(side, counts, paint_baseline(model, baseline, space, seed))
-    return outputs.probability(track)[0], [count / pixels for count in gone]
+def replace_pixels(default: Baseline, *, insert: bool) -> Callable[..., OutputsAndLevels]:
+    """Function that returns outputs as pixels enter a baseline image (`insert`) or give way to it, and their fraction."""
 
-
-def pixel_metric(name: str, description: str, default: Baseline, *, insert: bool, **facts: Any) -> Metric:
-    """Register the area under the probability as pixels enter a baseline image (`insert`) or give way to it."""
-
-    def probability(
+    def outputs_by_step(
         model: PerturbedModel,
         baseline: Baseline = default,
         space: Space = "normalised",
         steps: Count = 224,
         start: bool = False,
-        track: Class = "explained",
-        area: Area = "mean",
-        show: Show = "fraction",
         seed: Seed = 0,
-    ) -> Measured:
-        curve, levels = probability_curve(model, insert, baseline, space, steps, start, track, seed)
-        return summarise_curve(curve, levels, area, show)
+    ) -> OutputsAndLevels:
+        pixels = model.probe.images.shape[-2] * model.probe.images.shape[-1]
+        gone = count_replaced_pixels(pixels, steps, start)
+        counts, side = (gone, "top") if insert else ([pixels - count for count in gone], "bottom")
+        outputs = model.outputs_with_pixels(side, counts, paint_baseline(model, baseline, space, seed))
+        return outputs, [count / pixels for count in gone]
 
-    axes = CurveAxes("shown" if insert else "removed", "probability")
-    settings = {"bounds": (0, 1), "axes": axes, "forwards": "1 + steps", **INSERTION, **facts}
-    return perturbation_metric(name, description, **settings)(probability)
+    return outputs_by_step
 
 
-insertion = pixel_metric(
-    "insertion",
+insert_pixels, delete_pixels = replace_pixels("blur", insert=True), replace_pixels("black", insert=False)
+
+
+@curve_metric(
+    insert_pixels,
+    area="mean",
+    higher_is_better=True,
+    bounds=(0, 1),
+    formula="mean over k of p(the baseline with the top k pixels of x)",
+    axes=CurveAxes("shown", "probability"),
+    forwards="1 + steps",
+    presets={"tis": TIS, "rise": {**RISE, "baseline": "blur-rise"}},
+    **INSERTION,
+)
+def insertion(outputs: PerturbedOutputs, track: Class = "explained") -> CurveAndParts:
     """Probability of a class as the highest pixels enter a baseline image.
 
     `baseline`: "blur", "black", "mean", "random", or "blur-rise", RISE's blur; `space`: "normalised", as published, or "pixels",
     before normalisation. `start`: whether the first point is the baseline itself (RISE), or the image after one step (TIS).
     `track`: "explained", "predicted" or "label". `area`: "mean" of the points, or trapezoids ("normalised", "trapezoid").
-    """,
-    "blur",
-    insert=True,
-    higher_is_better=True,
-    formula="mean over k of p(the baseline with the top k pixels of x)",
-    presets={"tis": TIS, "rise": {**RISE, "baseline": "blur-rise"}},
-)
-deletion = pixel_metric(
-    "deletion",
-    "Probability of a class as the highest pixels are replaced by a baseline image; options as for `insertion`.",
-    "black",
-    insert=False,
+    """
+    return outputs.probability(track)[0], {}
+
+
+@curve_metric(
+    delete_pixels,
+    area="mean",
     higher_is_better=False,
+    bounds=(0, 1),
     formula="mean over k of p(x with its top k pixels from the baseline)",
+    axes=CurveAxes("removed", "probability"),
+    forwards="1 + steps",
     presets={"tis": TIS, "rise": {**RISE, "baseline": "black"}},
+    **INSERTION,
 )
+def deletion(outputs: PerturbedOutputs, track: Class = "explained") -> CurveAndParts:
+    """Probability of a class as the highest pixels are replaced by a baseline image; options as for `insertion`."""
+    return outputs.probability(track)[0], {}
 
 
 @perturbation_metric(
@@ -159,12 +170,10 @@ def insertion_minus_deletion(
     pair = (baseline, baseline) if isinstance(baseline, str) else tuple(baseline)
     if len(pair) != 2:
         raise SpecError(f"baseline={baseline!r}; give one baseline, or one for insertion and one for deletion")
-    (inserted, levels), (deleted, _) = (
-        probability_curve(model, insert, own_baseline, space, steps, start, track, seed)
-        for insert, own_baseline in zip((True, False), pair, strict=True)
-    )
-    parts = {"insertion": inserted, "deletion": deleted}
-    return summarise_curve(inserted - deleted, levels, area, show, parts=parts)
+    inserted, levels = insert_pixels(model, pair[0], space, steps, start, seed)
+    deleted, _ = delete_pixels(model, pair[1], space, steps, start, seed)
+    parts = {"insertion": inserted.probability(track)[0], "deletion": deleted.probability(track)[0]}
+    return summarise_curve(parts["insertion"] - parts["deletion"], levels, area, show, parts=parts)
 
 
 # ── black pixels ─────────────────────────────────────────────────────────────────────────────────
@@ -178,51 +187,50 @@ def outputs_with_black_pixels(model: PerturbedModel, levels: Sequence[float], or
 # ── accuracy with black pixels ───────────────────────────────────────────────────────────────────
 
 
-def accuracy_metric(name: str, description: str, order: Order, **facts: Any) -> Metric:
-    """Register the area under the accuracy as the first pixels of an order become black."""
+def blacken_first(order: Order) -> Callable[..., OutputsAndLevels]:
+    """Function that returns outputs as the first pixels of an order become black, and their fractions."""
 
-    def accuracy(
-        model: PerturbedModel,
-        levels: Levels = TENTHS,
-        clean: bool = True,
-        empty: Share | None = None,
-        judge: Class = "label",
-        area: Area = "normalised",
-        show: Show = "fraction",
-    ) -> Measured:
+    def outputs_by_level(
+        model: PerturbedModel, levels: Levels = TENTHS, clean: bool = True, empty: Share | None = None
+    ) -> OutputsAndLevels:
         levels = check_levels("levels", levels)
         levels = (0.0, *levels) if clean and levels[0] > 0 else levels
         outputs = outputs_with_black_pixels(model, levels, order)
-        curve, parts = outputs.hits(judge), output_changes(outputs, judge)
-        if empty is not None and levels[-1] < 1:
-            levels = (*levels, 1.0)
-            curve = torch.cat([curve, torch.full_like(curve[:, :1], empty)], 1)
-        return summarise_curve(curve, levels, area, show, parts=parts)
+        if empty is None or levels[-1] == 1:
+            return outputs, levels
+        return replace(outputs, empty=empty), (*levels, 1.0)
 
-    axes = CurveAxes("removed", "accuracy", order)
-    return perturbation_metric(name, description, axes=axes, **ACCURACY, **facts)(accuracy)
+    return outputs_by_level
 
 
-positive_auc = accuracy_metric(
-    "positive_auc",
+@curve_metric(
+    blacken_first("descending"),
+    higher_is_better=False,
+    formula="area under r ↦ [arg max f(x, the top r of pixels black) = label]",
+    axes=CurveAxes("removed", "accuracy"),
+    **ACCURACY,
+)
+def positive_auc(outputs: PerturbedOutputs, judge: Class = "label") -> CurveAndParts:
     """Accuracy as the highest pixels become black.
 
     `judge`: the class that counts as right ("label", as published also where the predicted class is explained; "predicted",
     "explained"). `clean`: the original image is a point of the curve. `empty`: the accuracy assumed for the black image.
     The parts are what published code stores beside the hits: how the largest probability and logit change, and
     log p(right class) − log p(second class), 0 where the right class is second.
-    """,
-    "descending",
-    higher_is_better=False,
-    formula="area under r ↦ [arg max f(x, the top r of pixels black) = label]",
-)
-negative_auc = accuracy_metric(
-    "negative_auc",
-    "Accuracy as the lowest pixels become black; options and parts as for `positive_auc`.",
-    "ascending",
+    """
+    return outputs.hits(judge), output_changes(outputs, judge)
+
+
+@curve_metric(
+    blacken_first("ascending"),
     higher_is_better=True,
     formula="area under r ↦ [arg max f(x, the lowest r of pixels black) = label]",
+    axes=CurveAxes("removed", "accuracy", "ascending"),
+    **ACCURACY,
 )
+def negative_auc(outputs: PerturbedOutputs, judge: Class = "label") -> CurveAndParts:
+    """Accuracy as the lowest pixels become black; options and parts as for `positive_auc`."""
+    return outputs.hits(judge), output_changes(outputs, judge)
 
 
 def output_changes(outputs: PerturbedOutputs, judge: str) -> dict[str, Float[Tensor, "r s"]]:
@@ -241,54 +249,62 @@ def output_changes(outputs: PerturbedOutputs, judge: str) -> dict[str, Float[Ten
 # ── probability with black pixels ────────────────────────────────────────────────────────────────
 
 
-@perturbation_metric(
+def blacken_pixels(model: PerturbedModel, levels: Levels = TWENTIETHS, order: Order = "descending") -> OutputsAndLevels:
+    """Model outputs as pixels become black, and their fractions."""
+    levels = check_levels("levels", levels)
+    return outputs_with_black_pixels(model, levels, order), levels
+
+
+@curve_metric(
+    blacken_pixels,
+    area="mean",
+    show=False,
     higher_is_better=True,
     formula="mean over r of p(x) − p(x, the top r of pixels black)",
     bounds=(-1, 1),
     axes=CurveAxes("removed", "drop"),
     **CHANGE,
 )
-def aopc(
-    model: PerturbedModel,
-    levels: Levels = TWENTIETHS,
-    track: Class = "explained",
-    order: Order = "descending",
-    area: Area = "mean",
-) -> Measured:
+def aopc(outputs: PerturbedOutputs, track: Class = "explained") -> CurveAndParts:
     """Decrease of the probability as the highest pixels become black, averaged over the levels.
 
     `track`: the class whose probability it is ("predicted", "label", "explained"). `order="ascending"`: the lowest pixels first.
     """
-    levels = check_levels("levels", levels)
-    visible, whole = outputs_with_black_pixels(model, levels, order).probability(track)
-    return summarise_curve(whole - visible, levels, area, turned=order == "ascending")
+    visible, whole = outputs.probability(track)
+    return whole - visible, {}
 
 
-@perturbation_metric(
+@curve_metric(
+    blacken_pixels,
+    area="mean",
+    show=False,
     higher_is_better=False,
     formula="mean over r of ln p(x, the top r of pixels black) − ln p(x)",
     bounds=(FLOOR, -FLOOR),
     axes=CurveAxes("removed"),
     **CHANGE,
 )
-def lodds(
-    model: PerturbedModel,
-    levels: Levels = TWENTIETHS,
-    track: Class = "explained",
-    order: Order = "descending",
-    area: Area = "mean",
-) -> Measured:
+def lodds(outputs: PerturbedOutputs, track: Class = "explained") -> CurveAndParts:
     """Change of the log-probability as the highest pixels become black, averaged over the levels; options as for `aopc`."""
-    levels = check_levels("levels", levels)
-    visible, whole = outputs_with_black_pixels(model, levels, order).log_p(track)
-    curve = visible.clamp(min=FLOOR) - whole.clamp(min=FLOOR)
-    return summarise_curve(curve, levels, area, turned=order == "ascending")
+    visible, whole = outputs.log_p(track)
+    return visible.clamp(min=FLOOR) - whole.clamp(min=FLOOR), {}
 
 
 # ── imputed pixels ───────────────────────────────────────────────────────────────────────────────
 
 
-@perturbation_metric(
+def fill_in_pixels(
+    model: PerturbedModel, levels: Levels = TENTHS, order: Order = "descending", noise: Positive = 0.01, seed: Seed = 0
+) -> OutputsAndLevels:
+    """Model outputs as pixels are filled in from their neighbours, and their fractions."""
+    levels = check_levels("levels", levels)
+    if levels[-1] == 1:
+        raise SpecError("levels end below 1: of an image without a pixel nothing can be filled in")
+    return model.outputs_without_pixels(levels, order, paint_imputed(model.probe, noise, seed)), levels
+
+
+@curve_metric(
+    fill_in_pixels,
     higher_is_better=False,
     formula="area under r ↦ [arg max f(x, the top r of pixels filled in from their neighbours) = label]",
     bounds=(0, 1),
@@ -298,28 +314,14 @@ def lodds(
     trial={"levels": (0.25, 0.5, 0.75)},
     presets={"released": {"levels": (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9), "noise": 0.01, "judge": "label"}},
 )
-def road(
-    model: PerturbedModel,
-    levels: Levels = TENTHS,
-    judge: Class = "label",
-    order: Order = "descending",
-    noise: Positive = 0.01,
-    area: Area = "normalised",
-    show: Show = "fraction",
-    seed: Seed = 0,
-) -> Measured:
+def road(outputs: PerturbedOutputs, judge: Class = "label") -> CurveAndParts:
     """Accuracy as the highest pixels are filled in from their neighbours.
 
     Every missing pixel is the weighted mean of its eight neighbours, all of them at once, and noise of deviation `noise` (of
     values in [0, 1]) hides which pixels they are. `judge`: "label", "predicted" or "explained"; `order="ascending"`:
     the lowest pixels first. The part `probability` is the mean probability of the predicted class.
     """
-    levels = check_levels("levels", levels)
-    if levels[-1] == 1:
-        raise SpecError("levels end below 1: of an image without a pixel nothing can be filled in")
-    outputs = model.outputs_without_pixels(levels, order, paint_imputed(model.probe, noise, seed))
-    parts = {"probability": outputs.probability("predicted")[0]}
-    return summarise_curve(outputs.hits(judge), levels, area, show, order == "ascending", parts)
+    return outputs.hits(judge), {"probability": outputs.probability("predicted")[0]}
 
 
 # ── single cells ─────────────────────────────────────────────────────────────────────────────────

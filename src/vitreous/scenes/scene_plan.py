@@ -13,23 +13,13 @@ from types import MappingProxyType
 import numpy as np
 
 from vitreous.core.errors import SpecError
-from vitreous.scenes.drawings import CLUTTER, OCCLUDERS, PAIRED_CLASSES, STAMP_RADIUS, THINGS, Stamp
+from vitreous.scenes.drawings import CLUTTER, OCCLUDERS, PAIRED_CLASSES, STAMP_RADIUS, THINGS, UPRIGHT, Stamp
 from vitreous.scenes.sprite import SIZE, Light, Pose
 from vitreous.scenes.surfaces import SURFACES, Ground
 
 CLASSES: tuple[str, ...] = (*THINGS, *PAIRED_CLASSES)
 PAIRED_INDICES = tuple(CLASSES.index(name) for name in PAIRED_CLASSES)
 MARKS = ("aligned", "moved", "absent")
-
-_UPRIGHT = {
-    "mug",
-    "umbrella",
-    "sailboat",
-    "snail",
-    "tulip",
-    "mushroom",
-    *(name for name in PAIRED_CLASSES if "bear" in name or "house" in name),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +238,7 @@ def _things(
         name = CLASSES[labels[len(poses)]]
         radius = rng.uniform(min(19.0 if name in PAIRED_CLASSES else 15.0, largest), largest)
         x, y = rng.uniform(radius + 2, SIZE - radius - 2, size=2).tolist()
-        angle = rng.uniform(-0.5, 0.5) if name in _UPRIGHT else rng.uniform(0, 2 * math.pi)
+        angle = rng.uniform(-0.5, 0.5) if name in UPRIGHT else rng.uniform(0, 2 * math.pi)
         mirrored = bool(rng.random() < 0.5)
         apart = all(math.dist((x, y), (other.x, other.y)) > 0.95 * (radius + other.radius) for other in poses)
         clear = corner is None or math.dist((x, y), corner) > radius + STAMP_RADIUS + 3

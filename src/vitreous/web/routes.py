@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 api = APIRouter(prefix="/api", responses=ERRORS)
-PNG: dict[int | str, Any] = {200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}}}
+BINARY = {"schema": {"type": "string", "format": "binary"}}
+PNG: dict[int | str, Any] = {200: {"content": {"image/png": BINARY}}}
+JSON_OR_ZIP: dict[int | str, Any] = {
+    200: {"content": {"application/json": {"schema": {"type": "object"}}, "application/zip": BINARY}}
+}
+IMAGE_BODY = {"requestBody": {"required": True, "content": {"application/octet-stream": BINARY}}}
 DECODERS = CapacityLimiter(2)  # images decoded or drawn at a time
 ImageQuery = Annotated[schemas.ImageName, Query()]
 
@@ -71,15 +76,7 @@ async def album(
     return [schemas.Thumbnail(image=name, words=CAPTIONS[name.split("-")[0]]) for name in names]
 
 
-@api.post(
-    "/images",
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-        }
-    },
-)
+@api.post("/images", openapi_extra=IMAGE_BODY)
 async def upload(caller: Calling) -> schemas.Uploaded:
     """Keep an image, sent as the body itself, in memory; its name is the SHA-256 of its bytes."""
     data = await caller.read_body()
@@ -200,18 +197,7 @@ async def layers(caller: Calling, body: schemas.SingleRequest) -> schemas.Layers
 # ── downloads ────────────────────────────────────────────────────────────────────────────────────
 
 
-@api.post(
-    "/scores",
-    response_class=Response,
-    responses={
-        200: {
-            "content": {
-                "application/json": {"schema": {"type": "object"}},
-                "application/zip": {"schema": {"type": "string", "format": "binary"}},
-            }
-        }
-    },
-)
+@api.post("/scores", response_class=Response, responses=JSON_OR_ZIP)
 async def scores(
     caller: Calling, body: schemas.ScreenRequest, form: Annotated[Literal["json", "safetensors"], Query()] = "json"
 ) -> Response:
