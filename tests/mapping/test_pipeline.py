@@ -228,11 +228,11 @@ def test_processes_and_replicas_give_the_same_rows(finished, tmp_path):
     assert_same_rows(rows_in(tmp_path / "replicas"), rows_in(finished[1]))
 
 
-def die_once(send, job, folder, share, options, mark):
+def die_once(pipe, job, folder, share, options, mark):
     """Body of a replica: the first one with the second share is killed after its first report."""
 
     def send_and_die(progress):
-        send(progress)
+        pipe.send(progress)
         if share.number == 1 and progress.rows and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import torch
@@ -208,7 +209,7 @@ def take_from_slot(batch: ImageBatch, slot: Tensor) -> None:
     ]
 
 
-def list_in_process(send: Callable[[Any], None], list_slices: ListSlices, tasks: Any, decoders: int) -> None:
+def list_in_process(pipe: Connection, list_slices: ListSlices, tasks: Any, decoders: int) -> None:
     """Body of the listing process: put all slices into `tasks`, and None for every decoding process."""
     for work in list_slices():
         tasks.put(work)
@@ -217,7 +218,7 @@ def list_in_process(send: Callable[[Any], None], list_slices: ListSlices, tasks:
 
 
 def decode_in_process(
-    send: Callable[[Any], None], source: ImageSource, preprocess: Preprocess, slots: Tensor, free_slots: Any, tasks: Any
+    pipe: Connection, source: ImageSource, preprocess: Preprocess, slots: Tensor, free_slots: Any, tasks: Any
 ) -> None:
     """Body of a decoding process: take a free slot and a slice, decode it, send the batch and the number of the slot."""
     if hasattr(os, "nice"):
@@ -229,5 +230,5 @@ def decode_in_process(
             break
         batch = decode_slice(source, preprocess, work)
         put_in_slot(batch, slots[slot])
-        send((batch, slot))
+        pipe.send((batch, slot))
     free_slots.put(slot)  # another process may wait for it

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -268,12 +269,10 @@ def add_difference(progress: MapProgress, before: MapProgress, after: MapProgres
         progress.add_failure(error, count - before.failed.get(error, 0))
 
 
-def run_replica(
-    send: Callable[[MapProgress], None], job: MapJob, folder: Path, share: Share, options: MapOptions
-) -> None:
+def run_replica(pipe: Connection, job: MapJob, folder: Path, share: Share, options: MapOptions) -> None:
     """Body of a replica's process: run its share and send its progress; when it is terminated, it saves what it has."""
     with stop_signals():
-        run_map(job, folder, share=share, **{**options, "report": send})
+        run_map(job, folder, share=share, **{**options, "report": pipe.send})
 
 
 # ── before a run ─────────────────────────────────────────────────────────────────────────────────
