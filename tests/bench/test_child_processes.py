@@ -51,11 +51,32 @@ def test_messages_of_a_child_are_in_order_and_a_death_does_not_end_the_others():
     assert [message for number, message in messages if number == 1] == list(range(1000))
 
 
-def test_an_error_of_a_child_is_raised():
+def test_an_error_of_a_child_is_raised_with_its_traceback():
     with ChildProcesses() as children:
         children.start(0, fail)
-        with pytest.raises(DataError, match="no luck"):
+        with pytest.raises(DataError, match="no luck") as caught:
             next(children.messages())
+
+    assert "in fail" in "".join(caught.value.__notes__)
+
+
+def answer(pipe):
+    while True:
+        pipe.send(pipe.recv() + 1)
+
+
+def test_a_child_answers_until_it_dies_and_can_be_replaced():
+    with ChildProcesses() as children:
+        children.start(0, answer)
+        assert [children.call(0, number) for number in (1, 5)] == [2, 6]
+        children.children[0][1].kill()
+        with pytest.raises(EOFError):
+            children.call(0, 1)
+        children.start(0, answer)
+        assert children.call(0, 7) == 8
+
+    with pytest.raises(EOFError):  # nothing is started after the end
+        children.start(0, answer)
 
 
 def test_children_are_ended_on_exit():

@@ -60,7 +60,7 @@ class ChildProcesses:
     def messages(self) -> Iterator[tuple[int, Any]]:
         """Number of a child and its message, `LOST` if it died, until all have ended; their errors are raised."""
         while self.children:
-            numbers = {pipe: number for number, (pipe, _) in self.children.items()}
+            numbers: dict[Any, int] = {pipe: number for number, (pipe, _) in self.children.items()}
             for pipe in wait([*numbers]):
                 number = numbers[pipe]
                 try:
