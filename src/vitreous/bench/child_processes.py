@@ -85,11 +85,12 @@ class ChildProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self.lock:
-            self.is_closed = True
-        processes = [process for _, process in self.children.values()]
-        for process in processes:
-            process.terminate()
+        with deferred_signals():
+            with self.lock:
+                self.is_closed = True
+            processes = [process for _, process in self.children.values()]
+            for process in processes:
+                process.terminate()
         for process in processes:
             process.join()
 
