@@ -33,6 +33,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from vitreous.bench.labelled_batch import TargetClasses
 from vitreous.bench.plan import ModelSpec
 from vitreous.mapping.decode import ImageBatch, decode, decode_slice
 from vitreous.mapping.explain import MapExplainer
@@ -117,7 +118,7 @@ def measure_rate_in_memory(explainer: MapExplainer, batch: int, seconds: float) 
             if number == 6:  # the first batches choose kernels, and record a CUDA graph
                 synchronise(explainer.vit.device)
                 done, start = 0, time.perf_counter()
-            explainer.explain_targets(decoded, range(batch), images, None, ("predicted",))
+            explainer.explain_targets(decoded, range(batch), images, TargetClasses(None, ("predicted",)))
             done += batch
             if number > 8 and time.perf_counter() - start > seconds:
                 break

@@ -13,7 +13,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any
 
-from vitreous.bench.pool import choose_process_context
+from vitreous.bench.child_processes import choose_process_context
 
 
 def forked_context() -> ForkServerContext | SpawnContext:

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -16,10 +15,11 @@ import torch
 
 from tests.bench.fixture import fill, small_plan, told
 from tests.forked import forked_context, run_forked
-from vitreous.bench import pool
+from vitreous.bench import child_processes, pool
+from vitreous.bench.child_processes import ChildProcesses
 from vitreous.bench.model_options import load_cached
 from vitreous.bench.plan import Plan
-from vitreous.bench.pool import WorkerPool, make_failed_outcome, processes, run_serially
+from vitreous.bench.pool import make_failed_outcome, processes, run_serially
 from vitreous.bench.run import run_cell
 from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
@@ -55,25 +55,29 @@ def forked_workers():
     forked_context()
 
 
-def dies_once(cell, mark):
-    """Kill the first worker that gets the second cell."""
-    if cell.number == 1 and not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return run_cell(pool.WORKER_JOB[0], cell)
+def die_once(pipe, job, mark):
+    """Body of a worker: the first one that gets the second cell is killed."""
+    while True:
+        cell = pipe.recv()
+        if cell.number == 1 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        pipe.send(run_cell(job, cell))
 
 
-def always_dies(cell):
-    if cell.number == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return run_cell(pool.WORKER_JOB[0], cell)
+def always_die(pipe, job):
+    while True:
+        cell = pipe.recv()
+        if cell.number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        pipe.send(run_cell(job, cell))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_workers")
 def test_two_processes_give_the_rows_of_one_even_if_one_is_killed(tmp_path, original, monkeypatch):
     """The killed worker is replaced, no row is lost, and rows do not depend on the worker."""
-    monkeypatch.setattr(pool, "run_in_worker", partial(dies_once, mark=tmp_path / "mark"))
+    monkeypatch.setattr(pool, "compute_cells", partial(die_once, mark=tmp_path / "mark"))
 
     done = fill(tmp_path / "run", processes(2, threads=1))
 
@@ -85,7 +89,7 @@ def test_two_processes_give_the_rows_of_one_even_if_one_is_killed(tmp_path, orig
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_workers")
 def test_a_cell_that_kills_every_worker_is_skipped_and_reported(tmp_path, monkeypatch, original):
-    monkeypatch.setattr(pool, "run_in_worker", always_dies)
+    monkeypatch.setattr(pool, "compute_cells", always_die)
     monkeypatch.setattr(pool, "LOSSES", 1)
 
     done = fill(tmp_path, processes(1, threads=1))
@@ -201,29 +205,8 @@ def test_killed_ten_times_and_resumed_it_is_the_table_of_an_unbroken_run(tmp_pat
     assert not list((tmp_path / "killed" / "parts").glob(".*"))
 
 
-def start_worker_and_die(report: Path) -> None:
-    with WorkerPool(PlanJob(small_plan()), 1, 1) as workers:
-        report.write_text(str(workers.submit(os.getpid).result()))
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.mark.slow
-def test_workers_do_not_outlive_a_killed_parent(tmp_path):
-    assert run_forked(start_worker_and_die, tmp_path / "worker") == -signal.SIGKILL
-    assert gone(int((tmp_path / "worker").read_text()))
-
-
-def gone(process: int) -> bool:
-    """Wait until a process has ended, however busy the machine is."""
-    for _ in range(30000):
-        try:
-            state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        except FileNotFoundError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.01)
-    return False
+def report_variables(pipe, *names):
+    pipe.send([os.getenv(name) for name in names])
 
 
 @pytest.mark.slow
@@ -235,19 +218,19 @@ def test_workers_have_the_environment_variables_of_their_run(value, monkeypatch)
     if value is not None:
         monkeypatch.setenv("VITREOUS_EXAMPLE", value)
 
-    with WorkerPool(PlanJob(small_plan()), 1, 1) as workers:
-        assert workers.submit(os.getenv, "VITREOUS_EXAMPLE").result() == value
-        assert workers.submit(os.getenv, "HOME").result() == os.getenv("HOME")
+    with ChildProcesses() as workers:
+        workers.start(0, report_variables, "VITREOUS_EXAMPLE", "HOME")
+        assert next(workers.messages()) == (0, [value, os.getenv("HOME")])
 
 
 def test_a_worker_loses_variables_that_its_parent_has_removed(monkeypatch):
     monkeypatch.setenv("VITREOUS_EXAMPLE", "of the first run")
     kept = dict(os.environ)
     try:
-        pool.set_environment({"VITREOUS_OTHER": "new"})
+        child_processes.set_environment({"VITREOUS_OTHER": "new"})
         assert dict(os.environ) == {"VITREOUS_OTHER": "new"}
     finally:
-        pool.set_environment(kept)
+        child_processes.set_environment(kept)
     assert dict(os.environ) == kept
 
 

@@ -8,6 +8,7 @@ import os
 import pickle
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -225,6 +226,37 @@ def test_processes_and_replicas_give_the_same_rows(finished, tmp_path):
     assert (done.done_images, done.rows) == (COUNT, COUNT)
     assert_same_rows(rows_in(tmp_path / "decoded"), rows_in(finished[1]))
     assert_same_rows(rows_in(tmp_path / "replicas"), rows_in(finished[1]))
+
+
+def die_once(pipe, job, folder, share, options, mark):
+    """Body of a replica: the first one with the second share is killed after its first report."""
+
+    def send_and_die(progress):
+        pipe.send(progress)
+        if share.number == 1 and progress.rows and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    run_map(job, folder, share=share, **{**options, "report": send_and_die})
+
+
+@pytest.mark.slow
+def test_a_replica_that_dies_is_started_again(finished, tmp_path, monkeypatch):
+    from vitreous.mapping import run as pipeline
+
+    forked_context()
+    monkeypatch.setattr(pipeline, "run_replica", partial(die_once, mark=tmp_path / "mark"))
+    options = {"device": "cpu", "batch_size": 1}
+    done = pipeline.run_replicas(known_job(finished[0]), tmp_path / "maps", 2, **options)
+
+    assert (tmp_path / "mark").exists()
+    assert done.rows >= COUNT
+    assert_same_rows(rows_in(tmp_path / "maps"), rows_in(finished[1]))
+
+    (tmp_path / "mark").unlink()
+    monkeypatch.setattr(pipeline, "LOSSES", 1)
+    with pytest.raises(DataError, match=r"replica 1 died 1 times .* fewer --workers"):
+        pipeline.run_replicas(known_job(finished[0]), tmp_path / "other", 2, **options)
 
 
 @pytest.mark.slow

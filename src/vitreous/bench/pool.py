@@ -5,25 +5,21 @@ The rows do not depend on the executor.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
-import sys
-import threading
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
-from multiprocessing import forkserver, resource_tracker
-from multiprocessing.context import ForkServerContext, SpawnContext
-from typing import TYPE_CHECKING, Any, TypeAlias
+from itertools import islice
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
+from vitreous.bench.child_processes import ChildProcesses
 from vitreous.bench.run import run_cell
-from vitreous.bench.signals import children_ignore_terminal, deferred_signals
 from vitreous.bench.work_cells import Outcome, PlanJob, WorkCell
 from vitreous.capture.threads import given_cores
 from vitreous.core.errors import Caveat, ModelError
@@ -58,50 +54,48 @@ def processes(workers: int, threads: int | None = None) -> Executor:
 def run_processes(
     job: PlanJob, cells: Sequence[WorkCell], workers: int, threads: int | None = None
 ) -> Generator[Outcome, None, None]:
-    """Run cells in a pool of processes; start a new pool when a worker dies."""
+    """Run cells in processes; each has a thread here, which gives it a cell and waits for the outcome."""
     threads_each = max(1, count_cores() // workers) if threads is None else threads
-    waiting, loss_counts = list(reversed(cells)), dict.fromkeys((cell.number for cell in cells), 0)
-    while waiting:
-        with WorkerPool(job, min(workers, len(waiting)), threads_each) as pool:
-            running: dict[Future[Outcome], WorkCell] = {}
-            try:
-                while waiting or running:
-                    while waiting and len(running) < workers + 1:  # one more than workers, so that none is idle
-                        cell = waiting.pop()
-                        running[submit(pool, cell)] = cell
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        outcome = future.result()
-                        del running[future]
-                        yield outcome
-            except BrokenProcessPool:
-                yield from requeue_unfinished(job, running, loss_counts, waiting)
+    devices, idle = list_devices(job.plan), SimpleQueue[int]()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="vitreous-worker")
+    try:
+        with ChildProcesses("vitreous.bench.pool", "vitreous.models.timm") as children:
+
+            def start(number: int) -> None:
+                own_job = replace(job, device=devices[number % len(devices)])
+                children.start(number, compute_cells, own_job, threads=threads_each)
+
+            def compute(cell: WorkCell) -> Outcome:
+                number = idle.get()
+                try:
+                    for _ in range(LOSSES):
+                        try:
+                            return children.call(number, cell)
+                        except EOFError:  # it died
+                            start(number)
+                    return make_failed_outcome(job, cell)
+                finally:
+                    idle.put(number)
+
+            for number in range(min(workers, len(cells))):
+                start(number)
+                idle.put(number)
+            waiting, running = iter(cells), set[Future[Outcome]]()
+            while True:  # one cell more than workers is submitted, so that none of them is idle
+                running |= {pool.submit(compute, cell) for cell in islice(waiting, workers + 1 - len(running))}
+                if not running:
+                    break
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                yield from (future.result() for future in done)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def submit(pool: ProcessPoolExecutor, cell: WorkCell) -> Future[Outcome]:
-    """Submit a cell, which may start a worker.
-
-    Stop signals are deferred, since an interruption while a worker starts would leave it running.
-    """
-    with deferred_signals(), children_ignore_terminal():
-        return pool.submit(run_in_worker, cell)
-
-
-def requeue_unfinished(
-    job: PlanJob, running: dict[Future[Outcome], WorkCell], loss_counts: dict[int, int], waiting: list[WorkCell]
-) -> Iterator[Outcome]:
-    """Yield the outcomes that were finished when a worker died, and put the other cells back on `waiting`.
-
-    A cell that was running when a worker died for the `LOSSES`-th time is reported as failed instead.
-    """
-    for future, cell in running.items():
-        if future.done() and not future.exception():
-            yield future.result()
-            continue
-        loss_counts[cell.number] += 1
-        if loss_counts[cell.number] < LOSSES:
-            waiting.append(cell)
-        else:
-            yield make_failed_outcome(job, cell)
+def compute_cells(pipe: Connection, job: PlanJob) -> None:
+    """Body of a worker: receive cells and send their outcomes."""
+    warnings.simplefilter("ignore", Caveat)  # the parent has already issued the same warnings
+    while True:
+        pipe.send(run_cell(job, pipe.recv()))
 
 
 def make_failed_outcome(job: PlanJob, cell: WorkCell) -> Outcome:
@@ -111,104 +105,6 @@ def make_failed_outcome(job: PlanJob, cell: WorkCell) -> Outcome:
         f"a slice of {data} on {model} took its worker down {LOSSES} times (out of memory?); a smaller slice may work"
     )
     return Outcome(cell, model, data, failed=[message])
-
-
-def choose_process_context(*modules: str) -> ForkServerContext | SpawnContext:
-    """Start method of worker processes.
-
-    On Linux, workers are forked from a server process, which imports `modules` once for all of them and never uses a GPU.
-    The server of the first call in a process serves all later ones, and keeps the environment variables of that time:
-    `become_worker` sets those of the parent. Elsewhere every worker is a new process.
-    """
-    if sys.platform != "linux":
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(modules))
-    with children_ignore_terminal():
-        resource_tracker.ensure_running()  # its start ends with SIGINT unblocked in this process
-    with children_ignore_terminal():  # workers inherit the mask of the server
-        forkserver.ensure_running()
-    return context
-
-
-class WorkerPool:
-    """Context manager for a pool of worker processes.
-
-    No worker outlives it: they are ended on exit, also after an error or a signal, and end themselves if this process
-    is killed.
-    """
-
-    def __init__(self, job: PlanJob, workers: int, threads: int) -> None:
-        context = choose_process_context("vitreous.bench.pool", "vitreous.models.timm")
-        with children_ignore_terminal():  # the semaphore tracker ignores SIGINT and SIGTERM, but not SIGHUP
-            counter = context.Value("i", 0)
-        arguments = (job, threads, dict(os.environ), list_devices(job.plan), counter)
-        self.pool = ProcessPoolExecutor(workers, context, initializer=start_worker, initargs=arguments)
-
-    def __enter__(self) -> ProcessPoolExecutor:
-        return self.pool
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        with deferred_signals():
-            if kind is not None:
-                self.kill_workers()
-            self.pool.shutdown(wait=True, cancel_futures=True)
-
-    def kill_workers(self) -> None:
-        """Kill all workers; this is safe at any time, since workers write no files."""
-        processes = list((self.pool._processes or {}).values())
-        for process in processes:
-            process.kill()
-        for process in processes:
-            process.join()
-        # while a writer is open, the pool would wait for the rest of a message that a killed worker did not finish
-        results: Any = self.pool._result_queue
-        results._writer.close()
-
-
-# ── in a worker ──────────────────────────────────────────────────────────────────────────────────
-
-WORKER_JOB: list[PlanJob] = []
-
-
-def start_worker(
-    job: PlanJob, threads: int, environment: Mapping[str, str], places: Sequence[str], counter: Any
-) -> None:
-    """Initialise a worker: signals, threads, environment, device, and a thread that ends it when its parent has died."""
-    become_worker(threads, environment)
-    warnings.simplefilter("ignore", Caveat)  # the parent has already issued the same warnings
-    with counter.get_lock():
-        number, counter.value = counter.value, counter.value + 1
-    WORKER_JOB[:] = [replace(job, device=places[number % len(places)])]
-
-
-def become_worker(threads: int, environment: Mapping[str, str]) -> None:
-    """Prepare a child process: it ignores SIGINT, has `threads` torch threads, and ends when its parent has died.
-
-    `environment` has the environment variables of the parent, which may have changed since the server started.
-    """
-    set_environment(environment)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles SIGINT and terminates the workers
-    threading.Thread(target=exit_with_parent, args=(multiprocessing.parent_process(),), daemon=True).start()
-    torch.set_num_threads(threads)
-
-
-def set_environment(environment: Mapping[str, str]) -> None:
-    """Replace the environment variables of this process."""
-    for name in os.environ.keys() - environment.keys():
-        del os.environ[name]
-    os.environ.update(environment)
-
-
-def exit_with_parent(parent: Any) -> None:
-    """Exit when the parent process has ended."""
-    parent.join()
-    os._exit(1)
-
-
-def run_in_worker(cell: WorkCell) -> Outcome:
-    """Run a cell in a worker."""
-    return run_cell(WORKER_JOB[0], cell)
 
 
 # ── resources ────────────────────────────────────────────────────────────────────────────────────

@@ -13,9 +13,8 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
-from functools import wraps
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
@@ -36,28 +35,8 @@ VERBS = {
 USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 OLD_OPTIONS = {"--pictures": "--images"}  # still accepted for one release
+COMPLETION = "_VITREOUS_COMPLETE"
 CLOSED_PIPE = 128 + 13  # SIGPIPE, which Python ignores
-
-
-class Uncaught(BaseException):
-    """Carries an interruption or a closed pipe through typer, which would otherwise handle it and exit."""
-
-    def __init__(self, problem: BaseException) -> None:
-        super().__init__(problem)
-        self.problem = problem
-
-
-def pass_typer(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a verb so that typer does not handle interruptions and closed pipes."""
-
-    @wraps(verb)
-    def call(*arguments: Any, **options: Any) -> Any:
-        try:
-            return verb(*arguments, **options)
-        except (KeyboardInterrupt, BrokenPipeError) as problem:
-            raise Uncaught(problem) from problem
-
-    return call
 
 
 class Verbs(TyperGroup):
@@ -70,7 +49,7 @@ class Verbs(TyperGroup):
         if cmd_name not in VERBS:
             return None
         verb = typer.Typer(add_completion=False, context_settings=SETTINGS)
-        verb.command(cmd_name)(pass_typer(getattr(import_module(f"vitreous.cli.{VERBS[cmd_name]}"), cmd_name)))
+        verb.command(cmd_name)(getattr(import_module(f"vitreous.cli.{VERBS[cmd_name]}"), cmd_name))
         return typer.main.get_command(verb)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -141,26 +120,33 @@ def rename_options(words: Sequence[str]) -> list[str]:
 
 
 def run(words: list[str], program: list[str]) -> int:
-    """Run a command line; the only error it raises is a closed pipe of the standard streams."""
+    """Run a command line; the only error it raises is a closed pipe of the standard streams.
+
+    The command is invoked without its `main`, which would handle interruptions and closed pipes itself.
+    """
+    command = typer.main.get_command(app)
     try:
-        status = typer.main.get_command(app).main(args=words, prog_name="vitreous", standalone_mode=False)
+        if os.environ.get(COMPLETION):  # a shell asks for completions
+            command.main(args=words, prog_name="vitreous")
+        with command.make_context("vitreous", words) as context:
+            status = command.invoke(context)
         return status if isinstance(status, int) else 0
-    except (Uncaught, typer.Abort, KeyboardInterrupt, SystemExit) as problem:
-        cause = problem.problem if isinstance(problem, Uncaught) else problem
-        closed = cause if isinstance(cause, BrokenPipeError) else cause.__context__
-        if isinstance(closed, BrokenPipeError):  # rich and typer turn it into an exit
-            if any(map(is_closed, (sys.stdout, sys.stderr))) or isinstance(cause, SystemExit):
-                raise BrokenPipeError from None
-            return print_unexpected(closed)
-        if isinstance(cause, SystemExit):
-            return cause.code if isinstance(cause.code, int) else 1
-        return report_stop(cause, shlex.join([*program, *words]))
+    except typer.Exit as problem:
+        return problem.exit_code
+    except KeyboardInterrupt as problem:
+        return report_stop(problem, shlex.join([*program, *words]))
+    except SystemExit as problem:
+        if isinstance(problem.__context__, BrokenPipeError):  # rich exits when a pipe is closed
+            raise BrokenPipeError from None
+        return problem.code if isinstance(problem.code, int) else 1
+    except BrokenPipeError as problem:
+        if any(map(is_closed, (sys.stdout, sys.stderr))):
+            raise
+        return print_unexpected(problem)
     except USAGE as problem:
         return print_error(problem.format_message(), 2)
     except VitreousError as problem:
         return print_error(str(problem), 2)
-    except BrokenPipeError:
-        raise
     except Exception as problem:  # noqa: BLE001 - every error is printed as one sentence
         return print_unexpected(problem)
 

@@ -7,18 +7,18 @@ interpreter lock: with a GPU, images are listed and decoded in other processes a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitreous.bench.pool import become_worker, choose_process_context
-from vitreous.bench.signals import children_ignore_terminal, deferred_signals
+from vitreous.bench.child_processes import LOST, ChildProcesses
+from vitreous.bench.signals import children_ignore_terminal
 from vitreous.bench.worker import format_error
 from vitreous.core.errors import DataError
 from vitreous.data.batch import Row, find_largest_class, map_ahead, prepare_sample
@@ -142,51 +142,26 @@ def decode_in_processes(
     source: ImageSource, preprocess: Preprocess, list_slices: ListSlices, processes: int, batch_size: int
 ) -> Generator[ImageBatch, None, None]:
     """Decode slices in processes; batches come as they are ready, in any order. `DataError` if a process dies."""
-    context = choose_process_context("vitreous.mapping.decode")  # decoders need no model library
     height, width = preprocess.size
     itemsize = 1 if type(preprocess) is Preprocess else 4
     slots = share_slots(processes + SLOTS_AHEAD, batch_size * 3 * height * width * itemsize)
-    children: list[Any] = []
-    pipes: list[Connection] = []
-
-    def start(body: Callable[..., None], *arguments: Any) -> None:
-        receiver, sender = context.Pipe(duplex=False)
-        child = context.Process(target=run_child, args=(dict(os.environ), body, *arguments, sender), daemon=True)
-        with deferred_signals(), children_ignore_terminal():
-            child.start()
-            children.append(child)
-        sender.close()  # so that the pipe ends with the process
-        pipes.append(receiver)
-
     try:
-        with children_ignore_terminal():  # the semaphore tracker is started here
-            tasks, free_slots = context.Queue(processes), context.SimpleQueue()
-        for slot in range(len(slots)):
-            free_slots.put(slot)
-        start(list_in_process, list_slices, tasks, processes)
-        for _ in range(processes):
-            start(decode_in_process, source, preprocess, slots, free_slots, tasks)
-        while pipes:
-            for pipe in wait(pipes):
-                assert isinstance(pipe, Connection)
-                try:
-                    message = pipe.recv()
-                except EOFError:
-                    raise DataError(LOST_DECODER) from None
-                if message is None:
-                    pipes.remove(pipe)
-                elif isinstance(message, Exception):
-                    raise message
-                else:
-                    batch, slot = message
-                    take_from_slot(batch, slots[slot])
-                    batch.release = partial(free_slots.put, slot)
-                    yield batch
+        with ChildProcesses("vitreous.mapping.decode") as children:  # decoders need no model library
+            with children_ignore_terminal():  # the semaphore tracker is started here
+                tasks, free_slots = children.context.Queue(processes), children.context.SimpleQueue()
+            for slot in range(len(slots)):
+                free_slots.put(slot)
+            children.start(0, list_in_process, list_slices, tasks, processes)
+            for number in range(processes):
+                children.start(number + 1, decode_in_process, source, preprocess, slots, free_slots, tasks)
+            for _, message in children.messages():
+                if message is LOST:
+                    raise DataError(LOST_DECODER)
+                batch, slot = message
+                take_from_slot(batch, slots[slot])
+                batch.release = partial(free_slots.put, slot)
+                yield batch
     finally:
-        for child in children:
-            child.terminate()
-        for child in children:
-            child.join()
         if torch.cuda.is_initialized() and slots.is_pinned():
             torch.cuda.synchronize()
             get_cuda_runtime().cudaHostUnregister(slots.data_ptr())
@@ -234,26 +209,16 @@ def take_from_slot(batch: ImageBatch, slot: Tensor) -> None:
     ]
 
 
-def run_child(environment: Mapping[str, str], body: Callable[..., None], *arguments: Any) -> None:
-    """Run the body of a listing or decoding process with the environment variables of its parent."""
-    become_worker(threads=1, environment=environment)
-    body(*arguments)
-
-
-def list_in_process(list_slices: ListSlices, tasks: Any, decoders: int, pipe: Any) -> None:
+def list_in_process(pipe: Connection, list_slices: ListSlices, tasks: Any, decoders: int) -> None:
     """Body of the listing process: put all slices into `tasks`, and None for every decoding process."""
-    try:
-        for work in list_slices():
-            tasks.put(work)
-    except Exception as problem:  # noqa: BLE001 - raised again in the parent
-        pipe.send(problem)
+    for work in list_slices():
+        tasks.put(work)
     for _ in range(decoders):
         tasks.put(None)
-    pipe.send(None)
 
 
 def decode_in_process(
-    source: ImageSource, preprocess: Preprocess, slots: Tensor, free_slots: Any, tasks: Any, pipe: Any
+    pipe: Connection, source: ImageSource, preprocess: Preprocess, slots: Tensor, free_slots: Any, tasks: Any
 ) -> None:
     """Body of a decoding process: take a free slot and a slice, decode it, send the batch and the number of the slot."""
     if hasattr(os, "nice"):
@@ -267,4 +232,3 @@ def decode_in_process(
         put_in_slot(batch, slots[slot])
         pipe.send((batch, slot))
     free_slots.put(slot)  # another process may wait for it
-    pipe.send(None)

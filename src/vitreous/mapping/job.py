@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import chain, count, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitreous.bench.keys import hash_entries, use_hashed_names
 from vitreous.core.deprecation import renamed_attributes
@@ -145,22 +146,19 @@ def iterate_slices(
             return shard_size
         return finished.get(name_shard(source, part, shard), 0)
 
-    shard = 0
-    while images_done(shard) >= shard_size:
-        shard += 1
-    index = shard * shard_size + images_done(shard)
-    listed = source.parts[part].items(index)
-    upcoming = next(listed, None)
-    while upcoming is not None:
-        shard = index // shard_size
-        stop = (shard + 1) * shard_size
-        first = shard * shard_size + images_done(shard)
-        while upcoming is not None and index < min(first, stop):  # computed before, or by another process
-            upcoming, index = next(listed, None), index + 1
-        start, items = index, []
-        while upcoming is not None and index < stop and len(items) < batch_size:
-            items.append(upcoming)
-            upcoming, index = next(listed, None), index + 1
-        if items:
-            ends = upcoming is None or index == stop, upcoming is None
-            yield Slice(SliceRange(name_shard(source, part, shard), part, start, index, *ends), tuple(items))
+    shard = next(shard for shard in count() if images_done(shard) < shard_size)
+    first = shard * shard_size + images_done(shard)
+    items: list[SourceItem] = []
+    listed: Iterator[Any] = chain(source.parts[part].items(first), [None])  # None follows the last image
+    for index, (item, following) in enumerate(pairwise(listed), first):
+        shard, place = divmod(index, shard_size)
+        if place < images_done(shard):  # computed before, or by another process
+            continue
+        items.append(item)
+        ends_part = following is None
+        ends_shard = ends_part or place == shard_size - 1
+        if ends_shard or len(items) == batch_size:
+            start, stop = index + 1 - len(items), index + 1
+            name = name_shard(source, part, shard)
+            yield Slice(SliceRange(name, part, start, stop, ends_shard, ends_part), tuple(items))
+            items = []

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import os
-import queue
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,16 +13,18 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import torch
 
+from vitreous.bench.child_processes import LOST, ChildProcesses
 from vitreous.bench.plan_check import LOOK, check_model, find_annotations, make_target_error, note_other_classes
 from vitreous.bench.plan_source import FLAGS, Origin
-from vitreous.bench.pool import LOSSES, become_worker, choose_process_context, count_cores
+from vitreous.bench.pool import LOSSES, count_cores
 from vitreous.bench.run_plan import RunProgress
-from vitreous.bench.signals import children_ignore_terminal, deferred_signals, stop_signals
+from vitreous.bench.signals import stop_signals
 from vitreous.core.errors import DataError
 from vitreous.mapping.decode import ImageBatch, decode
 from vitreous.mapping.explain import Launched, MapExplainer, SliceRows
@@ -231,50 +231,32 @@ def run_replicas(job: MapJob, folder: Path, workers: int, **options: Unpack[MapO
     """
     run, device = MapRun.begin(job, folder, options), options.get("device")
     shared: MapOptions = {"batch_size": options.get("batch_size"), "decoding": options.get("decoding")}
-    context = choose_process_context("vitreous.mapping.run", "vitreous.models.timm")
-    with children_ignore_terminal():
-        messages: Any = context.Queue()
     threads = max(1, count_cores() // workers)
     gpus = torch.cuda.device_count() if (device or "cuda") == "cuda" else 0
-
-    def start(number: int) -> Any:
-        replica_options: MapOptions = {**shared, "device": f"cuda:{number % gpus}" if gpus else device or "cpu"}
-        arguments = (job, folder, Share(number, workers), threads, dict(os.environ), messages, replica_options)
-        process = context.Process(target=run_replica, args=arguments, daemon=False)
-        with deferred_signals(), children_ignore_terminal():
-            process.start()
-        return process
-
-    running = {number: start(number) for number in range(workers)}
     reports: dict[int, MapProgress] = {}  # the last one of every process
     losses = Counter[int]()
-    try:
-        while running:
-            try:
-                number, message = messages.get(timeout=0.5)
-            except queue.Empty:
-                for number in [number for number, process in running.items() if process.exitcode is not None]:
-                    losses[number] += 1
-                    if losses[number] >= LOSSES:
-                        raise DataError(
-                            f"replica {number} died {LOSSES} times (out of memory?); fewer --workers or a smaller --batch-size may work"
-                        ) from None
-                    reports.pop(number, None)
-                    running[number] = start(number)
-                continue
-            if isinstance(message, BaseException):
-                raise message
-            if message is None:
-                running.pop(number).join()
+    with ChildProcesses("vitreous.mapping.run", "vitreous.models.timm") as replicas:
+
+        def start(number: int) -> None:
+            replica_options: MapOptions = {**shared, "device": f"cuda:{number % gpus}" if gpus else device or "cpu"}
+            arguments = (job, folder, Share(number, workers), replica_options)
+            replicas.start(number, run_replica, *arguments, threads=threads, daemon=False)  # it starts decoders
+
+        for number in range(workers):
+            start(number)
+        for number, message in replicas.messages():
+            if message is LOST:
+                losses[number] += 1
+                if losses[number] >= LOSSES:
+                    raise DataError(
+                        f"replica {number} died {LOSSES} times (out of memory?); fewer --workers or a smaller --batch-size may work"
+                    )
+                reports.pop(number, None)
+                start(number)
                 continue
             add_difference(run.progress, reports.get(number, MapProgress(None)), message)
             reports[number] = message
             run.report(run.progress)
-    finally:
-        for process in running.values():
-            process.terminate()  # they save what they have
-        for process in running.values():
-            process.join()
     return run.progress
 
 
@@ -287,26 +269,10 @@ def add_difference(progress: MapProgress, before: MapProgress, after: MapProgres
         progress.add_failure(error, count - before.failed.get(error, 0))
 
 
-def run_replica(
-    job: MapJob,
-    folder: Path,
-    share: Share,
-    threads: int,
-    environment: Mapping[str, str],
-    messages: Any,
-    options: MapOptions,
-) -> None:
-    """Body of a replica's process: run its share and send progress, an error, or None at the end."""
-    become_worker(threads, environment)
-    options["report"] = lambda progress: messages.put((share.number, progress))
-    try:
-        with stop_signals():
-            run_map(job, folder, share=share, **options)
-        messages.put((share.number, None))
-    except KeyboardInterrupt:
-        return
-    except Exception as problem:  # noqa: BLE001 - raised again in the parent
-        messages.put((share.number, problem))
+def run_replica(pipe: Connection, job: MapJob, folder: Path, share: Share, options: MapOptions) -> None:
+    """Body of a replica's process: run its share and send its progress; when it is terminated, it saves what it has."""
+    with stop_signals():
+        run_map(job, folder, share=share, **{**options, "report": pipe.send})
 
 
 # ── before a run ─────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,113 @@
+"""Child processes: their messages, errors and deaths."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.forked import forked_context, run_forked
+from vitreous.bench.child_processes import LOST, ChildProcesses
+from vitreous.core.errors import DataError
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def forked_children():
+    """Children are forked from a process that has imported what tests need."""
+    forked_context()
+
+
+def count_up(pipe, count):
+    for number in range(count):
+        pipe.send(number)
+
+
+def die(pipe):
+    pipe.send("before")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail(pipe):
+    raise DataError("no luck")
+
+
+def send_number_and_wait(pipe):
+    pipe.send(os.getpid())
+    time.sleep(600)
+
+
+def test_messages_of_a_child_are_in_order_and_a_death_does_not_end_the_others():
+    with ChildProcesses() as children:
+        children.start(0, die)
+        children.start(1, count_up, 1000)
+        messages = list(children.messages())
+
+    assert [message for number, message in messages if number == 0] == ["before", LOST]
+    assert [message for number, message in messages if number == 1] == list(range(1000))
+
+
+def test_an_error_of_a_child_is_raised_with_its_traceback():
+    with ChildProcesses() as children:
+        children.start(0, fail)
+        with pytest.raises(DataError, match="no luck") as caught:
+            next(children.messages())
+
+    assert "in fail" in "".join(caught.value.__notes__)
+
+
+def answer(pipe):
+    while True:
+        pipe.send(pipe.recv() + 1)
+
+
+def test_a_child_answers_until_it_dies_and_can_be_replaced():
+    with ChildProcesses() as children:
+        children.start(0, answer)
+        assert [children.call(0, number) for number in (1, 5)] == [2, 6]
+        children.children[0][1].kill()
+        with pytest.raises(EOFError):
+            children.call(0, 1)
+        children.start(0, answer)
+        assert children.call(0, 7) == 8
+
+    with pytest.raises(EOFError):  # nothing is started after the end
+        children.start(0, answer)
+
+
+def test_children_are_ended_on_exit():
+    with ChildProcesses() as children:
+        children.start(0, send_number_and_wait)
+        _, process = next(children.messages())
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
+def start_child_and_die(report: Path) -> None:
+    with ChildProcesses() as children:
+        children.start(0, send_number_and_wait)
+        report.write_text(str(next(children.messages())[1]))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def gone(process: int) -> bool:
+    """Wait until a process has ended, however busy the machine is."""
+    for _ in range(30000):
+        try:
+            state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_children_do_not_outlive_a_killed_parent(tmp_path):
+    assert run_forked(start_child_and_die, tmp_path / "child") == -signal.SIGKILL
+    assert gone(int((tmp_path / "child").read_text()))
