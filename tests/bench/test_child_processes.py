@@ -11,6 +11,7 @@ import pytest
 
 from tests.forked import forked_context, run_forked
 from vitreous.bench.child_processes import LOST, ChildProcesses
+from vitreous.bench.signals import stop_signals
 from vitreous.core.errors import DataError
 
 pytestmark = pytest.mark.slow
@@ -86,6 +87,25 @@ def test_children_are_ended_on_exit():
 
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
+
+
+def send_large_messages_when_stopped(pipe, end: Path):
+    try:
+        with stop_signals():
+            pipe.send("started")
+            time.sleep(600)
+    except KeyboardInterrupt:
+        for _ in range(3):
+            pipe.send(bytes(2**20))  # more than a pipe holds
+        end.touch()
+
+
+def test_a_child_that_still_sends_when_it_is_stopped_comes_to_its_end(tmp_path):
+    with ChildProcesses() as children:
+        children.start(0, send_large_messages_when_stopped, tmp_path / "end")
+        assert next(children.messages()) == (0, "started")
+
+    assert (tmp_path / "end").exists()
 
 
 def start_child_and_die(report: Path) -> None:

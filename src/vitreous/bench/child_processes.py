@@ -9,6 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
@@ -88,10 +89,13 @@ class ChildProcesses:
         with deferred_signals():
             with self.lock:
                 self.is_closed = True
-            processes = [process for _, process in self.children.values()]
-            for process in processes:
+            children = list(self.children.values())
+            for _, process in children:
                 process.terminate()
-        for process in processes:
+        for pipe, process in children:
+            with suppress(EOFError, OSError):
+                while True:  # a child that saves what it has may still send, and would wait until it is read
+                    pipe.recv_bytes()
             process.join()
 
 
