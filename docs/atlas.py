@@ -166,13 +166,16 @@ def main() -> int:
         "--only", action="append", metavar="NAME", help="explain with this method alone, or with several"
     )
     options = arguments.parse_args()
+    uncounted = [name for name in built_in() if name not in json.loads(COSTS.read_text())]
+    if options.check and uncounted:
+        print(f"no image and costs of {', '.join(uncounted)}; run python docs/atlas.py --missing")
+        return 1
     if options.check:
         stale = [path.name for path, page in PAGES.items() if not path.exists() or path.read_text() != page()]
         print(f"out of date: {', '.join(stale)}; run python docs/atlas.py" if stale else "up to date")
         return 1 if stale else 0
-    missing = [name for name in built_in() if name not in json.loads(COSTS.read_text())] if options.missing else []
-    if not options.text and (missing or not options.missing):
-        make(missing or options.only or [])
+    if not options.text and (uncounted or not options.missing):
+        make((uncounted if options.missing else options.only) or [])
     for path, page in PAGES.items():
         path.write_text(page())
     return 0

@@ -63,7 +63,7 @@ def test_every_method_is_in_one_family_and_has_its_image():
     assert sorted(name for names in words.families().values() for name in names) == sorted(NAMES)
     assert "Others" not in words.families()
     files = {path.stem: path.stat().st_size for path in atlas.IMAGES.glob("*.png")}
-    assert set(files) == {*NAMES, "images"}
+    assert set(files) == {*NAMES, "images"}, "run make pages"
     assert max(files.values()) <= atlas.LARGEST
     assert sum(files.values()) < 1_500_000
     assert set(COSTS) == set(NAMES)
@@ -98,7 +98,7 @@ def test_costs_are_as_counted(name, deep_vit):
         vitreous.explain(watched, images, method=atlas.shown_method(name))
     whole = len(images) * vit.depth
 
-    assert [round(counter.forwards / whole, 2), round(counter.backwards / whole, 2)] == COSTS[name]
+    assert [round(counter.forwards / whole, 2), round(counter.backwards / whole, 2)] == COSTS.get(name)
 
 
 def stated(name, kind, options, patches, channels):
