@@ -68,7 +68,18 @@ COMPARED_IN = {  # tests with reference implementations of their own
     "test_path_methods.py": ("ig", "smoothgrad"),
     "test_presence.py": ("presence",),
     "test_relevance.py": ("lrp", "partiallrp", "transatt"),
-    "test_sampling.py": ("atman", "hsic", "kernelshap", "lime", "occlusion", "pami", "rise", "scorecam", "tis", "vitcx"),
+    "test_sampling.py": (
+        "atman",
+        "hsic",
+        "kernelshap",
+        "lime",
+        "occlusion",
+        "pami",
+        "rise",
+        "scorecam",
+        "tis",
+        "vitcx",
+    ),
 }
 CONTROL = "random"
 
