@@ -179,9 +179,8 @@ class Probe(NetworkProbe):
             column: dict[str, Tensor] = {}
             if presence is not None:
                 column["presence"] = or_zeros(grads[-1], presence)
-            if (
-                layer_pass.biases
-            ):  # an attention pooler may skip prefix tokens; they add no biases, and their share is 0
+            if layer_pass.biases:
+                # an attention pooler may skip prefix tokens; they add no biases, and their share is 0
                 column["head"] = bias_map(token_terms, grads[1:first_pooled], leaf)
                 column["pooled"] = bias_total(pooled_terms, grads[first_pooled:after_pooled], leaf)
             columns.append(column)

@@ -1,9 +1,9 @@
-"""Execution of a method, from the `Probe` to the `Attribution`, with an account of the biases."""
+"""Execution of a method, from the `Probe` to the `Attribution`, and the accounting of bias shares."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,8 +38,8 @@ def run_method(method: Method, probe: BlackBoxProbe) -> Attribution:
     if method.class_specific or targets == 1:
         return run_recipe(method, probe)
     attribution = run_recipe(method, probe.with_one_target())
-    fields = {"targets": probe.targets, **score_and_logits(probe)}
-    return change_tensors(attribution, lambda tensor: tensor.repeat_interleave(targets, 0), PER_ROW, **fields)
+    row_fields = {"targets": probe.targets, **score_and_logits(probe)}
+    return change_tensors(attribution, lambda tensor: tensor.repeat_interleave(targets, 0), PER_ROW, **row_fields)
 
 
 def run_recipe(method: Method, probe: BlackBoxProbe) -> Attribution:
@@ -47,8 +47,8 @@ def run_recipe(method: Method, probe: BlackBoxProbe) -> Attribution:
     recipe, settings = method.recipe, method.settings
     if not isinstance(recipe, LayerSignal):
         result = recipe.function(probe, **recipe.function.pick(settings))
-        scores, fields = result if isinstance(result, tuple) else (result, {})  # further fields of `Attribution`
-        return replace(build_attribution(method, probe, scores, settings), **fields)
+        scores, further_fields = result if isinstance(result, tuple) else (result, {})  # of `Attribution`
+        return replace(build_attribution(method, probe, scores, settings), **further_fields)
     if settings.get("space", "tokens") == "pixels":
         return build_attribution(method, probe, run_in_pixels(method, recipe, probe, settings), settings)
     tokens, accounting = run_layers(method, recipe, probe, settings)
@@ -105,8 +105,7 @@ def iterate_layers(
     recipe: LayerSignal, probe: BlackBoxProbe, layer_pass: LayerPass, down_to: int, settings: Settings
 ) -> Iterator[Layer]:
     """Layers from the last to `down_to`, with what the signal reads; `row="cls"` reads them at the class token."""
-    contents = {item.name: getattr(layer_pass, item.name) for item in fields(layer_pass) if item.name != "relevance"}
-    layers = probe.layers(**contents, down_to=down_to)
+    layers = probe.layers(**layer_pass.arguments, down_to=down_to)
     if recipe.needs.exact_presence:
         layers = with_exact_presence(layers, probe.layers(attention=True, presence=True, down_to=down_to))
     if layer_pass.relevance is not None:
