@@ -35,7 +35,7 @@ FEWER: dict[str, dict[str, int]] = {  # for the images on the page only, so that
     "smoothgrad": {"samples": 20},
     "ig": {"steps": 20},
 }
-LETTERS = """\
+NOTATION = """\
 t the explained score · x the image · X_l the tokens that enter block l (X without index: at the block that the method
 reads, by default the first), a their channels for the CAMs · g = ∂t/∂X · A attention, head h, to token i from
 token j · G = ∂t/∂A · ρ the row that the head reads (class token, mean of patches, …) · fₕⱼ = W_o vₕⱼ, the contribution of token
@@ -172,7 +172,7 @@ def methods_page(costs: dict[str, list[float]], described_targets: str) -> str:
         "",
         "![The three images](images/methods/images.png)",
         "",
-        "**Letters.** " + LETTERS,
+        "**Notation.** " + NOTATION,
         "",
         "**Cost** is counted, per image of these three: passes through blocks, divided by the number of blocks, so that a backward",
         "pass that stops half-way counts one half. A pass over fewer tokens counts as one pass, and a pass that the three images share as a third.",

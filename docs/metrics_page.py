@@ -39,7 +39,7 @@ bootstrap intervals follow the same rule.
 **Three classes are chosen separately**: the class that is explained (`target` of `explain`), the class whose probability is measured (`track`), and the
 class that counts as correct (`judge`). They differ between papers.
 
-**Letters.** x the image · S the map over pixels, S⁺ its positive part · f the logits, p the probability of the tracked class · r a share of
+**Notation.** x the image · S the map over pixels, S⁺ its positive part · f the logits, p the probability of the tracked class · r a share of
 patches or pixels, the top r being those of highest score · t the explained score
 
 **Equal scores** give no advantage by their order: a peak is drawn at random from equal ones, average precision treats all
@@ -56,7 +56,7 @@ def entry(facts: dict[str, Any], bibliography: dict[str, str]) -> list[str]:
     promises = [
         DIRECTION[metric.higher_is_better],
         f"from {format_bounds(facts)}" if metric.bounds else "",
-        "a·map + b scores as the map" if metric.affine_invariant else "",
+        "the same score for a·map + b" if metric.affine_invariant else "",
         "pooled over images" if facts["pooled"] else "",
         f"reads {reads}" if reads else "",
         cost(metric.forwards),

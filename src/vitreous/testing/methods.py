@@ -151,7 +151,7 @@ def batch_is_single(case: Case) -> None:
 
 
 def same_twice(case: Case) -> None:
-    """The same question gets the same answer."""
+    """Two calls with the same arguments give the same map."""
     require(case.same(case.second_run[0], case.map_scores), "two runs give different maps")
 
 
@@ -185,7 +185,7 @@ def class_is_as_stated(case: Case) -> None:
 
 
 def parts_add_up(case: Case) -> None:
-    """Where tokens and biases should make the score, they do."""
+    """Shares of tokens and biases add up to the score, if the method is declared complete."""
     attribution = case.attribution
     if attribution.residual is not None and attribution.score is not None and case.method.facts.complete:
         missing = float(attribution.residual.abs().max())

@@ -143,7 +143,7 @@ def batch_is_single(case: MetricCase) -> None:
 
 
 def pieces_do_not_matter(case: MetricCase) -> None:
-    """Worked off in other pieces, the scores stay the same."""
+    """The scores do not depend on the number of subsets that are computed at once."""
     whole = case.row_scores
     with patch("vitreous.capture.probe.rows_that_fit", lambda tokens, *_: max(1, 40 // tokens)):
         require(case.same(case.scores(case.batch), whole), "the size of the pieces it works in changes its scores")
@@ -155,7 +155,7 @@ def same_twice(case: MetricCase) -> None:
 
 
 def nothing_is_changed(case: MetricCase) -> None:
-    """Model, maps and gradient mode are as they were."""
+    """Model, maps and gradient mode are the same afterwards."""
     module, maps = case.batch.vit.module, case.batch.maps.maps().clone()
     before = fingerprint(module)
     case.scores(case.batch)
@@ -165,7 +165,7 @@ def nothing_is_changed(case: MetricCase) -> None:
 
 
 def unknown_stays_unknown(case: MetricCase) -> None:
-    """A map that is NaN somewhere scores NaN, and the other rows score what they did."""
+    """A map that contains NaN scores NaN, and the scores of other rows do not change."""
     maps, parts = case.batch.maps, {}
     for name in ("patches", "native_pixels", "residual"):
         if (values := getattr(maps, name)) is not None:
@@ -177,7 +177,7 @@ def unknown_stays_unknown(case: MetricCase) -> None:
 
 
 def missing_is_nan(case: MetricCase) -> None:
-    """An image that lacks what the metric looks for scores NaN, and the others score what they did."""
+    """An image without an object, rival or box that the metric needs scores NaN, and the scores of others do not change."""
     taken = [name for name in ("objects", "rivals", "boxes") if name in case.metric.takes]
     optional = [name for name in taken if name not in case.metric.needs]  # any one of them is sufficient
     for names in [[name] for name in taken if name in case.metric.needs] + ([optional] if optional else []):
@@ -206,7 +206,7 @@ GENERAL: tuple[Callable[[MetricCase], None], ...] = (
 
 
 def right_is_best(case: MetricCase) -> None:
-    """The true shares score at least as well as their shuffles, and these as their opposite; the true ones better than that."""
+    """The correct map scores better than its opposite, and its shuffles score between the two."""
     if case.better is None:
         return
     right, wrong = (case.goodness(case.batch.with_map(shares)) for shares in (case.right, -case.right))
@@ -220,7 +220,7 @@ def right_is_best(case: MetricCase) -> None:
 
 
 def ties_do_not_win(case: MetricCase) -> None:
-    """A constant map never scores better than the right one, nor as well wherever its patches happen to be read first."""
+    """A constant map scores no better than the correct one, and not as well because of the order of its patches."""
     for value in (0.0, 1.0):
         constant = case.batch.with_map(torch.full_like(case.right, value))
         require_within_bounds(case, case.scores(constant))
@@ -237,7 +237,7 @@ def ties_do_not_win(case: MetricCase) -> None:
 
 
 def scale_is_as_stated(case: MetricCase) -> None:
-    """`affine_invariant=True`: a·map + b scores as the map does."""
+    """`affine_invariant=True`: a·map + b has the same score as the map."""
     if not case.metric.affine_invariant:
         return
     draw = torch.rand(case.right.shape, generator=torch.Generator().manual_seed(1)).to(case.right)
@@ -252,7 +252,7 @@ def scale_is_as_stated(case: MetricCase) -> None:
 
 
 def rows_of_patches_too(case: MetricCase) -> None:
-    """A map of patches alone is measured as well as one of pixels; the true one still beats its opposite."""
+    """A map of patches is measured as well as a map of pixels, and the correct one scores better than its opposite."""
     if case.better is None:
         return
     pixel_batches = (case.batch.with_map(shares) for shares in (case.right, -case.right))
