@@ -61,17 +61,17 @@ def explain(
         tensor [3 H W]), or a list of these, which are preprocessed here.
     target
         None for the predicted class; a class index or name; one per image; [b k] for k classes per image (returned as
-        b·k rows in that order); or a `text_target`. For a whole
-        CLIP or SigLIP model of Hugging Face with a saved tokenizer: prompts, compared with each other for every image
-        (`prompt_target` takes another tokenizer). A model with a single regression output has only target 0.
+        b·k rows in that order); or a `text_target`. For a whole CLIP or SigLIP model of Hugging Face with a saved
+        tokenizer: prompts, compared with each other for every image (`prompt_target` takes another tokenizer). A model
+        with a single regression output has only target 0.
     method
         Method spec, such as "decompx+plus"; "temper" by default.
     question
         The score that is explained. "contrast", why this class rather than another: the softmax "probability".
-        "support", the evidence for the class, whatever the other classes get: the "logit". Or "log-probability", "margin" (to the runner-up), "sigmoid" (for multi-label
-        heads), or a callable of the logits, or of logits and targets. None uses the score function of
-        the method's paper, except for text targets (the cosine) and regression models (the output value). A score
-        function named in the method spec takes precedence.
+        "support", the evidence for the class, whatever the other classes get: the "logit". Or "log-probability",
+        "margin" (to the runner-up), "sigmoid" (for multi-label heads), or a callable of the logits, or of logits and
+        targets. None uses the score function of the method's paper, except for text targets (the cosine) and regression
+        models (the output value). A score function named in the method spec takes precedence.
     score
         A function of whatever the module returns, with one number per image, which is explained instead of a class;
         `vitreous.scores` has the common ones. A `ViT` is then explained as a `Network`.

@@ -305,7 +305,7 @@ def rollout(
     lengths: bool = False,
     start: int | None = 0,
 ) -> TokenScores:
-    """Pull what the head reads back through every layer's mixing T; `form` says how the skip connection joins.
+    """Roll-out: the product of the layers' token-to-token matrices T, in the row that the head reads.
 
     Parameters
     ----------

@@ -30,7 +30,66 @@ def method(
     aliases
         Further names, case-insensitive.
     **facts
-        As for `make_method`; `signed` and `class_specific` are required.
+        The keywords below; `signed` and `class_specific` are required.
+
+    Other Parameters
+    ----------------
+    signed : bool
+        Whether scores can be negative.
+    class_specific : bool
+        Whether scores depend on the target class.
+    fold : Fold or None
+        How the signals of the layers are combined; None (the default) for a function of the `Probe`.
+    mixing : bool
+        Whether the function returns scores from every token to every other, [r n n].
+    attention : bool
+        Whether layers hold attention matrices and their gradients.
+    normed : bool
+        Whether layers hold the gradient at the output of the first norm.
+    presence : bool
+        Whether layers hold the gradient in the presence of every token.
+    biases : bool
+        Whether layers hold shares of the biases, which are also added to the map.
+    linearisation : Linearisation
+        Which factors the backward pass treats as constants; none by default.
+    fixed_linearisation : bool
+        Whether the spec may not name another linearisation.
+    fixed_fold : str
+        If the spec may not name another fold: the spec to use instead, with "{fold}" for the name of the fold.
+    complete : bool
+        Whether tokens and biases add up to the score under a complete linearisation.
+    forwards, backwards : int or str
+        Number of passes per image, or a formula of options such as "1 + masks"; 1 by default.
+    question : str or Callable
+        Score function that is explained by default; "logit" if it is not given.
+    averages : bool
+        Whether scores are means of model outputs, and have their sign.
+    native : str
+        Resolution of the scores, "patch" (the default) or "pixel".
+    precision : str
+        Lowest precision that keeps the order of patches: "float32", "tf32" (the default), "bf16" or "bf16 weights".
+    family : str
+        Heading in listings and pages.
+    formula : str
+        Formula in one line, in the notation of the page of methods.
+    paper : str
+        Key in docs/references.bib, or a citation.
+    title : str
+        Title, if it is not the first line of the docstring.
+    presets : dict
+        Named settings of options: {name: {option: value}}.
+    trial : dict
+        Options for the contract tests, for methods that are slow with their defaults.
+    caveat : Callable
+        `(method, vit)` → a warning for users of this model, or an empty string.
+    black_box : dict
+        Options with which the method needs only the outputs of a model, such as {"space": "pixels"}.
+    layered : Callable
+        For a function of the `Probe`: the signal of a layer to use if the spec names a fold.
+    pixel, finish, adapt : Callable
+        As in `vitreous.methods.recipe.LayerSignal`.
+    own_pass, exact_presence : bool
+        As in `vitreous.methods.recipe.LayerNeeds`.
 
     Returns
     -------
