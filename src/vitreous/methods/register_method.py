@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import Any, Unpack
 
 from vitreous.methods.fold import Fold
@@ -12,6 +13,8 @@ from vitreous.methods.options import OptionFunction
 from vitreous.methods.recipe import Facts, LayerNeeds, LayerSignal, MethodKeywords, ProbeFunction, RecipeKeywords
 
 FUNCTIONS = ("adapt", "pixel", "finish")  # of a `LayerSignal`, each with options of its own
+LAYER_INPUTS = ("probe", "linearisation")  # that a signal may have besides the layer
+KEYWORDS = {*FACTS, *NEEDS, *RECIPE, *FUNCTIONS}
 
 
 def method(
@@ -154,11 +157,11 @@ def make_method(
     """
     title = (function.__doc__ or "").strip().split("\n")[0]
     keywords: dict[str, Any] = {**facts}
+    check_keywords(name, keywords)
+    check_inputs(name, function, () if fold is None else LAYER_INPUTS)
     promised = Facts(**{"title": title, **{key: keywords.pop(key) for key in FACTS & keywords.keys()}})
     needs = LayerNeeds(**{key: keywords.pop(key) for key in NEEDS & keywords.keys()})
     functions = {key: OptionFunction.of(keywords.pop(key)) for key in FUNCTIONS if keywords.get(key) is not None}
-    if unknown := sorted(keywords.keys() - RECIPE.keys()):
-        raise TypeError(f"method {name!r} has unknown keywords: {', '.join(unknown)}")
     parts: dict[str, Any] = {"needs": needs, **functions, **keywords}
     if fold is not None:
         recipe = LayerSignal(OptionFunction.of(function), fold, **parts)
@@ -167,6 +170,23 @@ def make_method(
         fixed = keywords.get("fixed_linearisation", False)
         recipe = ProbeFunction(OptionFunction.of(function), layers, needs.attention, fixed, functions.get("finish"))
     return Method(name, promised, recipe, presets or {}, black_box)
+
+
+def check_keywords(name: str, keywords: Mapping[str, Any]) -> None:
+    """Raise a TypeError for keywords that do not exist, and for required ones that are missing."""
+    if unknown := sorted(keywords.keys() - KEYWORDS):
+        near = get_close_matches(unknown[0], sorted(KEYWORDS), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise TypeError(f"method {name!r} has unknown keywords: {', '.join(unknown)}{hint}")
+    if missing := [key for key in ("signed", "class_specific") if key not in keywords]:
+        raise TypeError(f"method {name!r} does not state {' and '.join(f'{key}=True or False' for key in missing)}")
+
+
+def check_inputs(name: str, function: Callable[..., Any], inputs: tuple[str, ...]) -> None:
+    """Raise a TypeError for parameters without a default that a method's function is not given."""
+    if unknown := [key for key in OptionFunction.of(function).inputs[1:] if key not in inputs]:
+        also = f"; besides the layer, a signal may take {' and '.join(inputs)}" if inputs else ""
+        raise TypeError(f"method {name!r} has the parameter {unknown[0]!r} without a default; options have one{also}")
 
 
 def register_alias(alias: str, spec: str) -> None:

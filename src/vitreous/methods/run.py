@@ -15,7 +15,7 @@ from vitreous.capture.layer import Layer
 from vitreous.capture.network_probe import NetworkProbe
 from vitreous.capture.probe import LayerPass, Probe
 from vitreous.capture.relevance import propagate_relevance
-from vitreous.core.errors import SpecError
+from vitreous.core.errors import ShapeError, SpecError
 from vitreous.methods.attribution import Attribution, change_tensors
 from vitreous.methods.fold import Fold
 from vitreous.methods.map_arrays import patch_sums
@@ -85,10 +85,23 @@ def run_layers(
     options = recipe.signal.pick(settings)
 
     def signal(layer: Layer) -> Tensor:
-        scores = layer.to_grid(recipe.signal(layer, **inputs, **options))
+        scores = recipe.signal(layer, **inputs, **options)
+        check_signal(method, recipe, layer, scores)
+        scores = layer.to_grid(scores)
         return scores if accounting is None else accounting.add(scores)
 
     return fold.function(layers, signal, **fold.options), accounting
+
+
+def check_signal(method: Method, recipe: LayerSignal, layer: Layer, scores: Tensor) -> None:
+    """Raise a ShapeError unless a signal has one score per token, or per pair of tokens."""
+    rows, tokens = layer.readout.shape
+    if scores.shape not in ((rows, tokens), (rows, tokens, tokens)):
+        expected = [rows, tokens, tokens] if recipe.mixing else [rows, tokens]
+        raise ShapeError(
+            f"the function of {method.name!r} returns {list(scores.shape)} for a layer of {tokens} tokens, {layer.layout.prefix} of "
+            f"them prefix tokens; it must return {expected}"
+        )
 
 
 def effective_fold(method: Method, recipe: LayerSignal) -> Fold:
