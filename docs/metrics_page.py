@@ -33,7 +33,7 @@ HEAD = """# Metrics and protocols
 *Written from the registry by `python docs/metrics_page.py`.*
 
 A metric returns one number per map, or NaN if it is undefined; undefined maps are counted. Every result records the protocol that
-produced it (`MetricResult.protocol`). The value of a set is the mean over its maps, or pooled over pixels if the published evaluation pools;
+produced it (`MetricResult.protocol`). The value of a dataset is the mean over its maps, or pooled over pixels if the published evaluation pools;
 bootstrap intervals follow the same rule.
 
 **Three classes are chosen separately**: the class that is explained (`target` of `explain`), the class whose probability is measured (`track`), and the
