@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from atlas_words import papers
 from generated_page import write_or_check
+from methods_page_text import papers
 
 import vitreous
 from vitreous.cli.catalogue import format_bounds

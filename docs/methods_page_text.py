@@ -164,7 +164,7 @@ def methods_page(costs: dict[str, list[float]], described_targets: str) -> str:
     page = [
         "# Methods",
         "",
-        "*Written from the registry by `python docs/atlas.py`.*",
+        "*Written from the registry by `python docs/methods_page.py`.*",
         "",
         f"The {sum(map(len, families().values()))} methods of the package, each with its formula, its properties, its cost and its maps of the same",
         f"three images, explained with the embedded model `scenes`: {described_targets}. The known evidence is outlined in green. Red is evidence",
@@ -199,7 +199,7 @@ def composes_page() -> str:
     page = [
         "# What composes",
         "",
-        "*Written from the registry by `python docs/atlas.py`; a test runs every ✓ and = and checks that every – is refused.*",
+        "*Written from the registry by `python docs/methods_page.py`; a test runs every ✓ and = and checks that every – is refused.*",
         "",
         "PLUS adds up the maps of all layers, SkipPLUS those from the middle layer on. There are two definitions. **Layers**",
         '(`mode="layers"`, the default) adds the layers\' own maps. **Restart** (`mode="restart"`) runs the method on every network',
