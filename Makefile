@@ -45,7 +45,7 @@ pyright: $(VENV)/.dev
 # what is generated from the registries: catalogue, pages of methods, metrics and the command line
 pages: $(VENV)/.dev
 	$(BIN)/python -m vitreous.catalogue
-	$(BIN)/python docs/atlas.py --missing
+	$(BIN)/python docs/methods_page.py --missing
 	$(BIN)/python docs/metrics_page.py
 	$(BIN)/python docs/datasets_page.py
 	$(BIN)/python docs/cli_page.py

@@ -312,7 +312,9 @@ def summarise(rows: list[dict[str, Any]]) -> str:
     facts = {
         "IoU of the predicted masks with the animals": [row["iou"] for row in rows if "iou" in row],
         "Cosine of the pairs": [row["value"] for row in rows if row["score"] == "cosine" and "value" in row],
-        "Share of a score that the check at load loses": [row["missing"] for row in rows if "missing" in row],
+        "Largest share of a score that is missing in the check at load": [
+            row["missing"] for row in rows if "missing" in row
+        ],
     }
     sentences = [f"{name}: {format_range(values)}." for name, values in facts.items() if values]
     return "\n".join([*lines, "", " ".join(sentences)])

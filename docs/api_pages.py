@@ -19,9 +19,8 @@ GROUPS = {
         "inside",
         "Attribution",
         "Inside",
-        "TextTarget",
-        "text_target",
     ),
+    "Pairs and texts": ("explain_pair", "PairAttribution", "TextTower", "prompt_target", "text_target", "TextTarget"),
     "Measure": ("evaluate", "MetricResult", "Measured", "CurveAxes"),
     "Look up": ("list_methods", "list_metrics", "list_models", "resolve", "resolve_metric"),
     "Models and images": (

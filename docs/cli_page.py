@@ -12,7 +12,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).with_name("cli.md")
 
-HEAD = r"""# Command line
+HEAD = """# Command line
 
 Written by `python docs/cli_page.py` from the commands' own help.
 
@@ -23,7 +23,7 @@ Written by `python docs/cli_page.py` from the commands' own help.
 | 2 | invalid request; the reason is printed on stderr in one line |
 | 70 | internal error; `VITREOUS_DEBUG=1` shows the traceback |
 | 129, 130, 143 | stopped by SIGHUP, SIGINT (Ctrl-C) or SIGTERM; finished results are kept |
-| 141 | the output pipe was closed, as in `vitreous methods \| head` |
+| 141 | the program that reads the output has ended, as `head` does |
 
 Colours and progress bars are shown in terminals only; otherwise `check`, `bench` and `map` print plain lines of progress on stderr. A `bench` or `map` that is
 stopped prints how many results are stored and the command that continues the run. `vitreous --install-completion` installs completion of verbs and options for your shell.

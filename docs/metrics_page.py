@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from atlas_words import papers
 from generated_page import write_or_check
+from methods_page_text import papers
 
 import vitreous
 from vitreous.cli.catalogue import format_bounds
@@ -33,13 +33,13 @@ HEAD = """# Metrics and protocols
 *Written from the registry by `python docs/metrics_page.py`.*
 
 A metric returns one number per map, or NaN if it is undefined; undefined maps are counted. Every result records the protocol that
-produced it (`MetricResult.protocol`). The value of a set is the mean over its maps, or pooled over pixels if the published evaluation pools;
+produced it (`MetricResult.protocol`). The value of a dataset is the mean over its maps, or pooled over pixels if the published evaluation pools;
 bootstrap intervals follow the same rule.
 
 **Three classes are chosen separately**: the class that is explained (`target` of `explain`), the class whose probability is measured (`track`), and the
 class that counts as correct (`judge`). They differ between papers.
 
-**Letters.** x the image · S the map over pixels, S⁺ its positive part · f the logits, p the probability of the tracked class · r a share of
+**Notation.** x the image · S the map over pixels, S⁺ its positive part · f the logits, p the probability of the tracked class · r a share of
 patches or pixels, the top r being those of highest score · t the explained score
 
 **Equal scores** give no advantage by their order: a peak is drawn at random from equal ones, average precision treats all
@@ -56,7 +56,7 @@ def entry(facts: dict[str, Any], bibliography: dict[str, str]) -> list[str]:
     promises = [
         DIRECTION[metric.higher_is_better],
         f"from {format_bounds(facts)}" if metric.bounds else "",
-        "a·map + b scores as the map" if metric.affine_invariant else "",
+        "the same score for a·map + b" if metric.affine_invariant else "",
         "pooled over images" if facts["pooled"] else "",
         f"reads {reads}" if reads else "",
         cost(metric.forwards),

@@ -388,3 +388,9 @@ def test_importing_the_package_loads_no_torch():
 def test_a_mistyped_embedded_model_is_recognised():
     with pytest.raises(vitreous.ModelError, match="did you mean 'scenes'"):
         vitreous.load("scens")
+
+
+def test_the_docstring_names_the_default_method():
+    from vitreous.core.defaults import DEFAULT_METHOD
+
+    assert f'"{DEFAULT_METHOD}" by default' in vitreous.explain.__doc__

@@ -1,4 +1,4 @@
-"""Tables and answers of the page about the papers' tables on stand-ins (`reproduced.py`)."""
+"""Tables and answers of the page about the papers' tables on small models (`reproduced.py`)."""
 
 from __future__ import annotations
 

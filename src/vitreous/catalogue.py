@@ -171,7 +171,8 @@ def list_methods() -> list[MethodEntry]:
     Returns
     -------
     list of dict
-        One entry per method, sorted by name: title, formula, options, paper and properties (see `method_facts`).
+        One entry per method, sorted by name: its title, family, formula, paper, options and declared properties, such as
+        "signed", "class_specific" and "capability" (the least that a model must be).
 
     Examples
     --------

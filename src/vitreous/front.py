@@ -28,7 +28,8 @@ from vitreous.methods.inside import Inside, make_recorder
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.models.eval_mode import evaluating
-from vitreous.models.model import Network
+from vitreous.models.model import BlackBox, Network
+from vitreous.models.tensor_types import Images
 from vitreous.wrapping import load, wrap
 
 __all__ = ["explain", "inside", "load", "wrap"]
@@ -60,17 +61,17 @@ def explain(
         tensor [3 H W]), or a list of these, which are preprocessed here.
     target
         None for the predicted class; a class index or name; one per image; [b k] for k classes per image (returned as
-        b·k rows in that order); or a `text_target`. For a whole
-        CLIP or SigLIP model of Hugging Face with a saved tokenizer: prompts, compared with each other for every image
-        (`prompt_target` takes another tokenizer). A model with a single regression output has only target 0.
+        b·k rows in that order); or a `text_target`. For a whole CLIP or SigLIP model of Hugging Face with a saved
+        tokenizer: prompts, compared with each other for every image (`prompt_target` takes another tokenizer). A model
+        with a single regression output has only target 0.
     method
-        Method spec, such as "temper" or "decompx+plus".
+        Method spec, such as "decompx+plus"; "temper" by default.
     question
         The score that is explained. "contrast", why this class rather than another: the softmax "probability".
-        "support", the evidence for the class, whatever the other classes get: the "logit". Or "log-probability", "margin" (to the runner-up), "sigmoid" (for multi-label
-        heads), or a callable of the logits, or of logits and targets. None uses the score function of
-        the method's paper, except for text targets (the cosine) and regression models (the output value). A score
-        function named in the method spec takes precedence.
+        "support", the evidence for the class, whatever the other classes get: the "logit". Or "log-probability",
+        "margin" (to the runner-up), "sigmoid" (for multi-label heads), or a callable of the logits, or of logits and
+        targets. None uses the score function of the method's paper, except for text targets (the cosine) and regression
+        models (the output value). A score function named in the method spec takes precedence.
     score
         A function of whatever the module returns, with one number per image, which is explained instead of a class;
         `vitreous.scores` has the common ones. A `ViT` is then explained as a `Network`.
@@ -118,53 +119,62 @@ def explain(
     torch.Size([1, 112, 112])
     """
     check_batch_size(batch_size)
-    for name, value in {"hold": hold, "differentiable": differentiable, "cuda_graph": cuda_graph}.items():
-        if not (value is None or isinstance(value, bool)):
-            raise SpecError(f"{name}={value!r}; True, False or None would work")
-    chosen = resolve(method, **options)
-    described = describe_model(model, size_of(images), score, method=chosen)
-    chosen, chosen_target = chosen.for_model(described), as_target(model, target)
-    precision_of(chosen, described, precision)  # fail before images are read
+    check_switches(hold=hold, differentiable=differentiable, cuda_graph=cuda_graph)
+    resolved = resolve(method, **options)
+    described = describe_model(model, size_of(images), score, method=resolved)
+    resolved, explained_target = resolved.for_model(described), as_target(model, target)
+    precision_of(resolved, described, precision)  # fail before images are read
     if question is not None:
         resolve_score_function(question)  # fail before images are read
     with torch.inference_mode(False), evaluating(described.module):
-        described, originals, tensor = prepare_images(described, images)
-        tensor = tensor if differentiable else as_constant(tensor)
-        score_function = choose_score_function(described, chosen_target, chosen, question)
-        chosen_target = chosen_target.fit(described, len(tensor))
-        if caution := cautions(chosen, described):
-            warnings.warn(f"{chosen.spec} on {described.name}: {caution}", Caveat, stacklevel=2)
-        batches = [slice(start, start + batch_size) for start in range(0, len(tensor), batch_size)]
+        described, originals, inputs = prepare_images(described, images)
+        inputs = inputs if differentiable else as_constant(inputs)
+        score_function = choose_score_function(described, explained_target, resolved, question)
+        explained_target = explained_target.fit(described, len(inputs))
+        if caution := cautions(resolved, described):
+            warnings.warn(f"{resolved.spec} on {described.name}: {caution}", Caveat, stacklevel=2)
+        batches = [slice(start, start + batch_size) for start in range(0, len(inputs), batch_size)]
         graphs = cache_of(described) if cuda_graph else None
         is_own_score = score is not None or callable(question)
         if cuda_graph is None and not is_own_score and len(batches) > 2 * CALLS_BEFORE_RECORDING:
             graphs = GraphCache()  # for the batches of this call
-        parts = [
+        attributions = [
             explain_batch(
                 described,
-                tensor[rows],
-                chosen_target.batch(rows),
-                chosen,
+                inputs[batch],
+                explained_target.batch(batch),
+                resolved,
                 score_function,
                 hold=hold,
                 precision=precision,
                 differentiable=differentiable,
                 graphs=graphs,
             )
-            for rows in batches
+            for batch in batches
         ]
-    attribution = join_attributions(parts)
+    attribution = join_attributions(attributions)
     refuse_undefined(attribution, described, score_function)
-    attribution = with_faint_caution(attribution, score_function)
-    targets_per_image = len(attribution) // len(tensor)
-    shown = (
-        described.clip.frames_first(tensor) if isinstance(described, Network) and described.clip is not None else tensor
-    )
+    return with_images(with_faint_caution(attribution, score_function), described, originals, inputs)
+
+
+def check_switches(**switches: Any) -> None:
+    """Raise a SpecError unless every value is True, False or None."""
+    for name, value in switches.items():
+        if not (value is None or isinstance(value, bool)):
+            raise SpecError(f"{name}={value!r}; True, False or None would work")
+
+
+def with_images(
+    attribution: Attribution, model: BlackBox, originals: tuple[Any, ...] | None, inputs: Images
+) -> Attribution:
+    """The attribution with what its figures are drawn on: the model's input and the original image of every row."""
+    targets_per_image = len(attribution) // len(inputs)
+    images = model.clip.frames_first(inputs) if isinstance(model, Network) and model.clip is not None else inputs
     return replace(
         attribution,
-        images=shown if targets_per_image == 1 else shown.repeat_interleave(targets_per_image, 0),
+        images=images if targets_per_image == 1 else images.repeat_interleave(targets_per_image, 0),
         originals=None if originals is None else tuple(image for image in originals for _ in range(targets_per_image)),
-        preprocess=described.preprocess,
+        preprocess=model.preprocess,
     )
 
 

@@ -78,7 +78,7 @@ class StoredMap:
 
 @dataclass(frozen=True, eq=False)
 class MapFolder:
-    """Maps in a folder. Only the rows that are asked for are read.
+    """Maps in a folder. Only the rows that are requested are read.
 
     `len` is the number of rows, failed ones included. Iterating gives an `Attribution` of one row for every map, in the
     order of the files; `folder[key]` gives the maps of one image.

@@ -86,7 +86,7 @@ def evaluate(
     Parameters
     ----------
     model
-        A loaded `ViT`, a module, or a model name.
+        A model from `load`, `wrap` or `see_through`, an `nn.Module`, or a model name.
     images
         The explained images in any form that `explain` accepts; None for the images stored in the attribution.
     attribution

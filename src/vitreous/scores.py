@@ -203,7 +203,7 @@ def cosine(reference: Tensor, of: str | None = None) -> Score:
 
 
 def token(word: int, position: int = -1) -> Score:
-    """The logit of one word that a vision-language model may say at a position of its answer.
+    """The logit of one word at a position of the answer of a vision-language model.
 
     Parameters
     ----------

@@ -111,8 +111,8 @@ def wrap(
 
     The module is not modified. Wrappers of torch.compile, data-parallel training and PEFT are removed. The result is
 
-    1. a `ViT` if an adapter knows the parts of the module, or of a ViT inside it, and these reproduce its logits;
-    2. else a `Network`, if nothing of a score is lost on the way back through its operations (see `see_through`);
+    1. a `ViT` if there is an adapter for the module, or for a ViT inside it, and the described parts reproduce its logits;
+    2. else a `Network`, if the shares of tokens and constants add up to the score at every block (see `see_through`);
     3. with `black_box=True` a `BlackBox`, whatever the module is.
 
     Parameters

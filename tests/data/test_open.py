@@ -53,6 +53,13 @@ def test_values_of_options_are_what_the_reader_takes():
             check_options("x", read, texts, {})
 
 
+def test_an_option_without_a_type_hint_takes_any_value():
+    def read(place, a=0): ...
+
+    assert check_options("x", read, {"a": "3"}, {}) == {"a": 3}
+    assert check_options("x", read, {"a": "text"}, {}) == {"a": "text"}
+
+
 def test_wrong_names_are_refused_with_valid_names():
     with pytest.raises(SpecError, match="no dataset 'scene'; did you mean 'scenes'"):
         open_dataset("scene:pair")

@@ -37,7 +37,9 @@ def test_listings_do_not_import_torch():
 
 
 def test_the_catalogue_has_every_metric_with_its_facts():
-    assert catalogue.read_catalogue()["metrics"] == json.loads(json.dumps(catalogue.build_catalogue()["metrics"]))
+    built = json.loads(json.dumps(catalogue.build_catalogue()["metrics"]))
+
+    assert catalogue.read_catalogue()["metrics"] == built, "run make pages"
 
 
 def test_metrics_are_listed_with_their_facts(capsys):

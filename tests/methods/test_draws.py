@@ -19,7 +19,7 @@ PICTURES = torch.randn(3, 3, 8, 6, generator=torch.Generator().manual_seed(0))
 @pytest.fixture(params=["one thread", "several threads, blocks of two"])
 def at_work(request, monkeypatch):
     if request.param != "one thread":
-        monkeypatch.setattr(random_control, "ROOM", 2 * PICTURES[0].nbytes)
+        monkeypatch.setattr(random_control, "BYTES_AT_ONCE", 2 * PICTURES[0].nbytes)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # as where a GPU waits
 
 
@@ -100,7 +100,7 @@ def test_images_of_a_batch_are_drawn_as_single_images(at_work, monkeypatch):
     pytest.importorskip("scipy")
     visible = torch.rand(3, 8, 6, generator=torch.Generator().manual_seed(1)) > 0.5
     alone = [pixel_fills.solve_pixels(*pair) for pair in zip(PICTURES.split(1), visible.split(1), strict=True)]
-    monkeypatch.setattr(pixel_fills, "ROOM", 1)
+    monkeypatch.setattr(pixel_fills, "PIXELS_AT_ONCE", 1)
 
     assert torch.equal(pixel_fills.impute_pixels(PICTURES, visible), torch.cat(alone))
 

@@ -9,6 +9,7 @@ import torch
 
 import vitreous
 from vitreous.capture.targets import ClassTarget, Target, text_target
+from vitreous.core.errors import ShapeError
 from vitreous.explanation import choose_score_function, explain_batch
 from vitreous.methods import decompose, options
 from vitreous.methods.folds import first
@@ -45,6 +46,29 @@ def test_signatures_are_read_at_registration_only(monkeypatch, vit, images):
 def test_an_unknown_keyword_is_named():
     with pytest.raises(TypeError, match="unknown keywords: wrong"):
         make_method("x", lambda probe: probe, signed=True, class_specific=True, wrong=1)
+    with pytest.raises(TypeError, match="unknown keywords: sined; did you mean 'signed'"):
+        make_method("x", lambda probe: probe, sined=True, class_specific=True)
+
+
+def test_a_missing_keyword_is_named():
+    with pytest.raises(TypeError, match="'x' does not state signed=True or False"):
+        make_method("x", lambda probe: probe, class_specific=True)
+
+
+def test_a_parameter_that_is_neither_input_nor_option_is_named():
+    with pytest.raises(TypeError, match=r"the parameter 'power' without a default.*probe and linearisation"):
+        make_method("x", lambda layer, power: layer, fold=first, signed=True, class_specific=True)
+    with pytest.raises(TypeError, match="the parameter 'power' without a default"):
+        make_method("x", lambda probe, power: probe, signed=True, class_specific=True)
+
+
+def test_a_signal_of_another_shape_is_refused(vit, images):
+    method = make_method("x", lambda layer: layer.hidden[:, 1:, 0], fold=first, signed=True, class_specific=False)
+
+    with pytest.raises(
+        ShapeError, match=r"returns \[3, 16\] for a layer of 17 tokens, 1 of them.*must return \[3, 17\]"
+    ):
+        vitreous.explain(vit, images, 1, method)
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def test_a_plot_draws_lines_over_unsettled_scores():
     assert unsettled.any()
     assert not unsettled.all()
     assert (lines == unsettled).all()
-    assert "not told from zero" in "".join(text.get_text() for text in found.plot(uncertainty=True).texts)
+    assert "interval contains zero" in "".join(text.get_text() for text in found.plot(uncertainty=True).texts)
     with pytest.raises(ShapeError, match="no standard errors"):
         vitreous.explain(seen("vit-even"), pictures(), TARGETS, "ixg").plot(uncertainty=True)
 

@@ -138,7 +138,7 @@ def test_a_constant_map_is_normalised_to_zero():
 @pytest.mark.parametrize("room", [1, 10**9])
 def test_the_number_of_images_clustered_at_once_does_not_matter(room, monkeypatch):
     whole = fast("tis(masks=9)")
-    monkeypatch.setattr(tis, "ROOM", room)
+    monkeypatch.setattr(tis, "DISTANCES_ON_CPU", room)
 
     same(fast("tis(masks=9)"), whole, 1e-12)
 

@@ -33,6 +33,11 @@ def test_several_metrics_of_one_map_are_the_single_ones(vit, images):
         torch.testing.assert_close(result.scores, vitreous.evaluate(vit, images, found, name).scores)
 
 
+def test_a_parameter_that_is_neither_input_nor_option_is_named():
+    with pytest.raises(TypeError, match=r"'width' without a default.*inputs are called probe, labels"):
+        vitreous.metric("x", higher_is_better=None)(lambda attribution, width: attribution)
+
+
 def test_several_metrics_are_given_as_a_list_or_a_tuple(vit, images):
     attribution = vitreous.explain(vit, images, method="ixg")
     metrics = "sparseness", vitreous.resolve_metric("deletion_aopc")

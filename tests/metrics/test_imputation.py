@@ -46,7 +46,7 @@ def masks(share, seed=0, count=COUNT):
 @pytest.mark.parametrize("room", [1, 2 * 24 * 32, 2**17])
 @pytest.mark.parametrize("share", [0.1, 0.6, 0.99])
 def test_the_sparse_and_the_dense_system_agree(share, room, monkeypatch):
-    monkeypatch.setattr(pixel_fills, "ROOM", room)
+    monkeypatch.setattr(pixel_fills, "PIXELS_AT_ONCE", room)
     visible = masks(share)
     visible[:, 3:20, 5:30] &= torch.rand(COUNT, 1, 1, generator=torch.Generator().manual_seed(2)) > 0.5  # a large hole
     visible[:, 0, 0] = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -234,6 +235,14 @@ def test_check_model_runs_the_contract_tests_of_a_method_too(own: str) -> None:
     checked = check_model(own_vit(), "ixg+first")
 
     assert {"handshake", "removal_is_exact", "precision_does_not_matter", "cost_is_as_stated"} <= checked.keys()
+
+
+def test_check_model_says_why_an_adapter_does_not_describe_a_model() -> None:
+    wrong = deepcopy(tiny("vit"))
+    wrong.forward_head = lambda tokens, **_: 2 * wrong.head(tokens[:, 0])
+
+    with pytest.raises(ModelError, match=r"has no adapter, so there is none to check \(.*disagree by"):
+        check_model(wrong, method=None)
 
 
 def moved(vit: ViT) -> ViT:

@@ -56,7 +56,7 @@ class Linearisation:
     norm
         "exact"; "frozen": the standard deviation (or root mean square) is constant; "fixed": the mean is constant too.
     activation
-        "exact", or "ratio": act(x) is seen as x times the constant act(x) / x.
+        "exact", or "ratio": act(x) is treated as x times the constant act(x) / x.
     gate
         Product of a gated MLP: "exact"; "frozen": the activated gate is constant; "halved": gradients through both
         factors are halved.

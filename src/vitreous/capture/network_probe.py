@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -121,6 +121,11 @@ class LayerPass:
     normed: bool
     presence: bool
     relevance: Rules | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of `NetworkProbe.layers`, which does not propagate relevance."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "relevance"}
 
 
 class NetworkProbe(BlackBoxProbe):

@@ -116,13 +116,20 @@ def operation_rule(*functions: Callable[..., Any] | str, differentiable: bool = 
     *functions
         Torch functions such as `torch.nn.functional.mish`, or their names.
     differentiable
-        Whether `explain(..., differentiable=True)` may use the rule: what it holds fixed is held by `Call.hold` and
-        `Call.damp`, and it has no backward function of its own.
+        Whether `explain(..., differentiable=True)` may use the rule: it treats factors as constants by `call.hold` and
+        scales gradients by `call.damp`, and has no backward function of its own.
 
     Returns
     -------
     callable
         A decorator for the rule: a function of a `Call` that returns what the torch function returns.
+
+    Notes
+    -----
+    A `Call` has the arguments that the model passed (`args`, `kwargs`, `input` for the first one, `operands` for two), the
+    `linearisation` of the pass, `run()`, which calls the torch function unchanged, `hold(x)`, which returns `x` as a constant
+    of the backward pass, `damp(x, factor)`, which multiplies its gradient, and `add(output, constant)`, which records a
+    constant that the operation added, so that shares add up.
 
     Examples
     --------

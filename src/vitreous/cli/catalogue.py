@@ -20,7 +20,7 @@ Json = Annotated[bool, Option("--json", help="Print JSON.")]
 NEEDS = {
     "black box": "any classifier: it is only run on images",
     "network": "a network: states and gradients at its blocks",
-    "ViT": "a ViT: attention matrices, values or token removal, which an adapter knows",
+    "ViT": "a ViT: attention matrices, values or token removal, which need an adapter",
 }
 BETTER = {True: "more", False: "less", None: "–"}  # which is better
 DIRECTIONS = {True: "more is better", False: "less is better", None: "it describes and does not judge"}
@@ -157,7 +157,7 @@ METHOD_FACTS = {
     "needs": lambda method: NEEDS[method["capability"]],
     **FLAGS,
     "reads attention": format_flag("attention"),
-    "explains": lambda method: f"the {method['question']}, by default",
+    "explains": lambda method: f"the {method['question']}, by default" if method["class_specific"] else "",
     "cost": format_passes,
     "map": lambda method: f"one score per {method['native']}",
     "fold": format_fold,
@@ -204,8 +204,8 @@ METRIC_FACTS = {
     "formula": itemgetter("formula"),
     "direction": lambda metric: DIRECTIONS[metric["higher_is_better"]],
     "from … to": format_bounds,
-    "a·map + b": lambda metric: "scores as the map does" if metric["affine_invariant"] else "may score differently",
-    "of a set": lambda metric: "pooled over images" if metric["pooled"] else "mean over images",
+    "a·map + b": lambda metric: "has the score of the map" if metric["affine_invariant"] else "may have another score",
+    "of a dataset": lambda metric: "pooled over images" if metric["pooled"] else "mean over images",
     "reads": format_data,
     "forwards": format_forwards,
     "family": itemgetter("family"),

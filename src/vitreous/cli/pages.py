@@ -101,7 +101,7 @@ def print_comparison(comparison: Comparison) -> None:
 
 def demo(
     out: Annotated[Path, Option("--out", "-o", help="Path of the page.")] = Path("out/demo.html"),
-    images: Annotated[int, Option(min=1, max=500, help="Images scored in each chapter.")] = 8,
+    images: Annotated[int, Option(min=1, max=500, help="Images scored in each section.")] = 8,
     seed: Annotated[int, Option(min=0, help="Seed that selects the images.")] = 2026,
 ) -> None:
     """Explain scenes with the embedded model, score every map against the known evidence, and write one page."""

@@ -54,7 +54,8 @@ def format_images_done(progress: run_plan.RunProgress) -> str:
 
 def format_rate(progress: run_plan.RunProgress) -> str:
     failures = f", {sum(progress.failed.values())} failures" if progress.failed else ""
-    return f"{progress.images_per_second:.2f} images/s{failures}"
+    rate = f"{progress.images_per_second:.2f} images/s" if progress.images_per_second else "computing the next ones"
+    return f"{rate}{failures}"
 
 
 @contextmanager

@@ -25,7 +25,7 @@ def serve(
     pretrained: options.Pretrained = True,
     models_folder: Annotated[
         Path | None,
-        Option(metavar="FOLDER", help="Offer every checkpoint in it, named ARCHITECTURE[.anything].safetensors."),
+        Option(metavar="FOLDER", help="Offer every .safetensors file in it; names begin with the timm architecture."),
     ] = None,
     device: options.Device = None,
     arguments: dict[str, Any] = options.NO_ARGUMENTS,
@@ -43,9 +43,9 @@ def serve(
     upload: Annotated[int, Option(min=1, max=200, metavar="MB", help="Largest upload.")] = 20,
     megapixels: Annotated[int, Option(min=1, max=500, help="Largest image in an upload.")] = 40,
     cache: Annotated[int, Option(min=8, metavar="MB", help="Memory for images, and as much for results.")] = 256,
-    demo_page: Annotated[Path, Option(metavar="FILE", help="The page of `vitreous demo`, for a link.")] = DEMO,
+    demo_page: Annotated[Path, Option(metavar="FILE", help="Page of `vitreous demo` to link to.")] = DEMO,
 ) -> None:
-    """Open the playground: drop an image, see which patches led to the prediction, remove them.
+    """Serve the playground, a local web page: drop an image, see which patches led to the prediction, remove them.
 
     Options of a model (--classes, --mean, --model-arg, …) are those of every model that --model and --models-folder name.
     """

@@ -41,10 +41,18 @@ def hf(
         Name on the hub, or the folder.
     split
         Name of the split; needed if there are several.
-    config, revision
-        As for `datasets.load_dataset`.
-    image, label, mask, ignore
-        As for `from_hf`.
+    config
+        Name of the configuration (subset) on the hub.
+    image
+        Column of images. None: "image", or the only column of type `datasets.Image`.
+    label
+        Column of classes. None: the only column of type `ClassLabel`, else "label" if it exists.
+    mask
+        Column of masks, stored as images; 0 is background. None: no masks.
+    ignore
+        Value in masks that marks ignored pixels.
+    revision
+        Branch, tag or commit on the hub.
 
     Raises
     ------
@@ -83,14 +91,8 @@ def from_hf(
         The dataset.
     name
         Name of the result.
-    image
-        Column of images. None: "image", or the only column of type `datasets.Image`.
-    label
-        Column of classes. None: the only column of type `ClassLabel`, else "label" if it exists.
-    mask
-        Column of masks, stored as images; 0 is background.
-    ignore
-        Value in masks that marks ignored pixels.
+    image, label, mask, ignore
+        As for `hf`.
 
     Raises
     ------

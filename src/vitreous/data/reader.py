@@ -237,7 +237,7 @@ def matches_hint(value: Any, hint: Any) -> bool:
         return any(matches_hint(value, argument) for argument in get_args(hint))
     if hint in (int, float):
         return isinstance(value, (int, hint)) and not isinstance(value, bool)
-    return not isinstance(hint, type) or isinstance(value, hint)
+    return hint is Any or not isinstance(hint, type) or isinstance(value, hint)
 
 
 def list_literal_values(hint: Any) -> tuple[Any, ...]:

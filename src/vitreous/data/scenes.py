@@ -39,9 +39,11 @@ def scenes(
     seed
         Seed of the generator.
     mask
-        Mask of the whole object ("object"), or only of the pixels that decide its class ("evidence").
-    label, mark
-        Options of `vitreous.scenes.Scenes`.
+        Mask of the whole object ("object"), or only of the pixels that determine its class ("evidence").
+    label
+        Class of the target in every scene, by name or index; random by default.
+    mark
+        Stamp of a "shortcut": it encodes the class ("aligned", the default) or another class ("moved"), or is "absent".
 
     Raises
     ------

@@ -32,6 +32,11 @@ def imagenet_seg(place: str | Path) -> Album:
     ```text
     /data/imagenet-seg/gtsegs_ijcv.mat
     ```
+
+    Parameters
+    ----------
+    place
+        The file.
     """
     path = expand_path(place)
     if not path.is_file():

@@ -213,7 +213,7 @@ def make_panel(attribution: Attribution, scale: Scale, look: MapStyle) -> Panel:
     captions = {
         "title": printable_target(attribution),
         "remarks": remarks(attribution),
-        "label": label(attribution, scale) + ("; lines: not told from zero (95 %)" if look.uncertainty else ""),
+        "label": label(attribution, scale) + ("; lines: the 95 % interval contains zero" if look.uncertainty else ""),
     }
     framed_image = backdrop(attribution, look.longest) if look.overlay else None
     image = look.draw(attribution, scale, framed_image)

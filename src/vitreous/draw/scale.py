@@ -203,8 +203,8 @@ def scale_of(*attributions: Attribution, quantile: Number = QUANTILE) -> Scale:
     Parameters
     ----------
     *attributions
-        Maps that share the scale. It is signed if one of them is signed or has a negative score. Negligible maps (see
-        `find_negligible_rows`) do not set it, unless all are: then colours are neutral.
+        Maps that share the scale. It is signed if one of them is signed or has a negative score. Negligible maps
+        (`Attribution.negligible`) do not set it, unless all are: then colours are neutral.
     quantile
         Quantile of |score| at which colours end, above 0 and up to 1; 1 covers all scores.
 

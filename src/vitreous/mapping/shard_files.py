@@ -32,7 +32,7 @@ PARTIAL = ".partial.parquet"
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """What a file says about itself: its images, whether it is complete, and its failed rows."""
+    """Metadata of a file: its images, whether it is complete, and its failed rows."""
 
     path: Path
     run: str

@@ -27,7 +27,8 @@ from vitreous.methods.run import score_and_logits
 from vitreous.methods.sampling import MEAN_SCORE, PERTURBATION
 from vitreous.models.tensor_types import Images, Keep, PatchScores, PixelScores, Tokens, TokenScores
 
-ROOM, WIDE = 2**22, 2**28  # distances in memory at once while clustering, on a CPU and on other devices
+# distances between samples and cluster centres that are computed at once
+DISTANCES_ON_CPU, DISTANCES_ON_DEVICE = 2**22, 2**28
 
 
 # ── Score-CAM and ViT-CX ─────────────────────────────────────────────────────────────────────────
@@ -311,7 +312,7 @@ def cluster_activations(
     clusters = min(clusters, count)
     first = torch.stack([torch.randperm(count, generator=draw)[:clusters] for draw in generators(images, seed)])
     start = samples.gather(1, first.to(samples.device)[..., None].expand(-1, -1, samples.shape[2]))
-    together = max(1, (ROOM if samples.device.type == "cpu" else WIDE) // (count * clusters))
+    together = max(1, (DISTANCES_ON_CPU if samples.device.type == "cpu" else DISTANCES_ON_DEVICE) // (count * clusters))
     pairs = zip(samples.split(together), start.split(together), strict=True)
     return torch.cat([kmeans(part, begin) for part, begin in pairs])
 

@@ -131,12 +131,12 @@ class Attribution:
         return self.patches.unflatten(-1, self.layout.cells)
 
     def unsettled(self, confidence: float = 0.95) -> Bool[Tensor, "r *cells"]:
-        """Mask of the scores of `maps()` that cannot be told from zero.
+        """Mask of the scores of `maps()` whose interval contains zero.
 
         Parameters
         ----------
         confidence
-            Coverage of the interval score ± z · stderr that must exclude zero, between 0 and 1.
+            Coverage of the interval score ± z · stderr, between 0 and 1.
 
         Returns
         -------

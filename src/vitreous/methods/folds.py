@@ -104,8 +104,8 @@ class LayerScores:
     row: Row | None = None
     total: Tensor = field(default_factory=lambda: torch.zeros(()))
 
-    def at(self, layer: Layer, signal: Tensor) -> TokenScores:
-        """Scores of the tokens that enter the next layer, given its signal."""
+    def add(self, layer: Layer, signal: Tensor) -> TokenScores:
+        """Scores of the next layer's input tokens, given its signal; they are also added to `total`."""
         if self.rolls and signal.ndim == 3:
             scores, factor = self._pull_back(layer, signal)
         else:  # token scores of the network from this layer on need no roll-out
@@ -255,7 +255,7 @@ def plus(
     """
     scores = LayerScores(mode == "restart", form, gain, lengths, normalise)
     for layer in layers:
-        scores.at(layer, signal(layer))
+        scores.add(layer, signal(layer))
     return scores.total
 
 
@@ -305,7 +305,7 @@ def rollout(
     lengths: bool = False,
     start: int | None = 0,
 ) -> TokenScores:
-    """Pull what the head reads back through every layer's mixing T; `form` says how the skip connection joins.
+    """Roll-out: the product of the layers' token-to-token matrices T, in the row that the head reads.
 
     Parameters
     ----------
@@ -334,4 +334,4 @@ def rollout(
     2
     """
     scores = LayerScores(True, form, gain, lengths)
-    return deque((scores.at(layer, signal(layer)) for layer in layers), maxlen=1)[0]
+    return deque((scores.add(layer, signal(layer)) for layer in layers), maxlen=1)[0]

@@ -194,7 +194,7 @@ class LayerRecorder:
     def _folded(self, layer: Layer, layer_signal: Tensor, scores: LayerScores) -> dict[str, TokenScores]:
         """Take the step of the fold at this layer: running sum, or roll-out row."""
         assert self.method.fold is not None
-        signal = scores.at(layer, layer_signal)
+        signal = scores.add(layer, layer_signal)
         if self.method.fold.accumulates == "sum":
             return {"signal": signal, "sum": scores.total}
         assert isinstance(self.method.recipe, LayerSignal)

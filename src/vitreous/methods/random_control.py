@@ -21,7 +21,7 @@ from vitreous.methods.register_method import method
 from vitreous.models.tensor_types import Images, PatchScores, PixelScores
 
 Source = TypeVar("Source")
-ROOM = 2**26  # bytes of noise that are copied to a GPU at once
+BYTES_AT_ONCE = 2**26  # of noise that is copied to a GPU
 
 
 def content_seeds(images: Images, seed: int) -> list[int]:
@@ -57,12 +57,12 @@ def fill_from_sources(
     shape
         Shape of one result.
     device
-        Device of the result. Copies to a GPU are non-blocking, of `ROOM` bytes or one result at a time.
+        Device of the result. Copies to a GPU are non-blocking, of `BYTES_AT_ONCE` or one result at a time.
     dtype
         Data type of the result.
     """
     result, pinned = torch.empty(len(sources), *shape, dtype=dtype, device=device), device.type == "cuda"
-    together = max(1, ROOM // max(1, math.prod(shape) * result.element_size()))
+    together = max(1, BYTES_AT_ONCE // max(1, math.prod(shape) * result.element_size()))
     for first in range(0, len(sources), together):
         place = result[first : first + together]
         buffer = place if device.type == "cpu" else torch.empty(place.shape, dtype=dtype, pin_memory=pinned)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import Any, Unpack
 
 from vitreous.methods.fold import Fold
@@ -12,6 +13,8 @@ from vitreous.methods.options import OptionFunction
 from vitreous.methods.recipe import Facts, LayerNeeds, LayerSignal, MethodKeywords, ProbeFunction, RecipeKeywords
 
 FUNCTIONS = ("adapt", "pixel", "finish")  # of a `LayerSignal`, each with options of its own
+LAYER_INPUTS = ("probe", "linearisation")  # that a signal may have besides the layer
+KEYWORDS = {*FACTS, *NEEDS, *RECIPE, *FUNCTIONS}
 
 
 def method(
@@ -30,7 +33,66 @@ def method(
     aliases
         Further names, case-insensitive.
     **facts
-        As for `make_method`; `signed` and `class_specific` are required.
+        The keywords below; `signed` and `class_specific` are required.
+
+    Other Parameters
+    ----------------
+    signed : bool
+        Whether scores can be negative.
+    class_specific : bool
+        Whether scores depend on the target class.
+    fold : Fold or None
+        How the signals of the layers are combined; None (the default) for a function of the `Probe`.
+    mixing : bool
+        Whether the function returns scores from every token to every other, [r n n].
+    attention : bool
+        Whether layers hold attention matrices and their gradients.
+    normed : bool
+        Whether layers hold the gradient at the output of the first norm.
+    presence : bool
+        Whether layers hold the gradient in the presence of every token.
+    biases : bool
+        Whether layers hold shares of the biases, which are also added to the map.
+    linearisation : Linearisation
+        Which factors the backward pass treats as constants; none by default.
+    fixed_linearisation : bool
+        Whether the spec may not name another linearisation.
+    fixed_fold : str
+        If the spec may not name another fold: the spec to use instead, with "{fold}" for the name of the fold.
+    complete : bool
+        Whether tokens and biases add up to the score under a complete linearisation.
+    forwards, backwards : int or str
+        Number of passes per image, or a formula of options such as "1 + masks"; 1 by default.
+    question : str or Callable
+        Score function that is explained by default; "logit" if it is not given.
+    averages : bool
+        Whether scores are means of model outputs, and have their sign.
+    native : str
+        Resolution of the scores, "patch" (the default) or "pixel".
+    precision : str
+        Lowest precision that keeps the order of patches: "float32", "tf32" (the default), "bf16" or "bf16 weights".
+    family : str
+        Heading in listings and pages.
+    formula : str
+        Formula in one line, in the notation of the page of methods.
+    paper : str
+        Key in docs/references.bib, or a citation.
+    title : str
+        Title, if it is not the first line of the docstring.
+    presets : dict
+        Named settings of options: {name: {option: value}}.
+    trial : dict
+        Options for the contract tests, for methods that are slow with their defaults.
+    caveat : Callable
+        `(method, vit)` → a warning for users of this model, or an empty string.
+    black_box : dict
+        Options with which the method needs only the outputs of a model, such as {"space": "pixels"}.
+    layered : Callable
+        For a function of the `Probe`: the signal of a layer to use if the spec names a fold.
+    pixel, finish, adapt : Callable
+        As in `vitreous.methods.recipe.LayerSignal`.
+    own_pass, exact_presence : bool
+        As in `vitreous.methods.recipe.LayerNeeds`.
 
     Returns
     -------
@@ -97,11 +159,11 @@ def make_method(
     signature = OptionFunction.of(function)
     title = (signature.call.__doc__ or "").strip().split("\n")[0]
     keywords: dict[str, Any] = {**facts}
+    check_keywords(name, keywords)
+    check_inputs(name, function, () if fold is None else LAYER_INPUTS)
     promised = Facts(**{"title": title, **{key: keywords.pop(key) for key in FACTS & keywords.keys()}})
     needs = LayerNeeds(**{key: keywords.pop(key) for key in NEEDS & keywords.keys()})
     functions = {key: OptionFunction.of(keywords.pop(key)) for key in FUNCTIONS if keywords.get(key) is not None}
-    if unknown := sorted(keywords.keys() - RECIPE.keys()):
-        raise TypeError(f"method {name!r} has unknown keywords: {', '.join(unknown)}")
     parts: dict[str, Any] = {"needs": needs, **functions, **keywords}
     if fold is not None:
         recipe = LayerSignal(signature, fold, **parts)
@@ -110,6 +172,23 @@ def make_method(
         fixed = keywords.get("fixed_linearisation", False)
         recipe = ProbeFunction(signature, layers, needs.attention, fixed, functions.get("finish"))
     return Method(name, promised, recipe, presets or {}, black_box)
+
+
+def check_keywords(name: str, keywords: Mapping[str, Any]) -> None:
+    """Raise a TypeError for keywords that do not exist, and for required ones that are missing."""
+    if unknown := sorted(keywords.keys() - KEYWORDS):
+        near = get_close_matches(unknown[0], sorted(KEYWORDS), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise TypeError(f"method {name!r} has unknown keywords: {', '.join(unknown)}{hint}")
+    if missing := [key for key in ("signed", "class_specific") if key not in keywords]:
+        raise TypeError(f"method {name!r} does not state {' and '.join(f'{key}=True or False' for key in missing)}")
+
+
+def check_inputs(name: str, function: Callable[..., Any], inputs: tuple[str, ...]) -> None:
+    """Raise a TypeError for parameters without a default that a method's function is not given."""
+    if unknown := [key for key in OptionFunction.of(function).inputs[1:] if key not in inputs]:
+        also = f"; besides the layer, a signal may take {' and '.join(inputs)}" if inputs else ""
+        raise TypeError(f"method {name!r} has the parameter {unknown[0]!r} without a default; options have one{also}")
 
 
 def register_alias(alias: str, spec: str) -> None:

@@ -1,9 +1,9 @@
-"""Execution of a method, from the `Probe` to the `Attribution`, with an account of the biases."""
+"""Execution of a method, from the `Probe` to the `Attribution`, and the accounting of bias shares."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +15,7 @@ from vitreous.capture.layer import Layer
 from vitreous.capture.network_probe import NetworkProbe
 from vitreous.capture.probe import LayerPass, Probe
 from vitreous.capture.relevance import propagate_relevance
-from vitreous.core.errors import SpecError
+from vitreous.core.errors import ShapeError, SpecError
 from vitreous.methods.attribution import Attribution, change_tensors
 from vitreous.methods.fold import Fold
 from vitreous.methods.map_arrays import patch_sums
@@ -38,8 +38,8 @@ def run_method(method: Method, probe: BlackBoxProbe) -> Attribution:
     if method.class_specific or targets == 1:
         return run_recipe(method, probe)
     attribution = run_recipe(method, probe.with_one_target())
-    fields = {"targets": probe.targets, **score_and_logits(probe)}
-    return change_tensors(attribution, lambda tensor: tensor.repeat_interleave(targets, 0), PER_ROW, **fields)
+    row_fields = {"targets": probe.targets, **score_and_logits(probe)}
+    return change_tensors(attribution, lambda tensor: tensor.repeat_interleave(targets, 0), PER_ROW, **row_fields)
 
 
 def run_recipe(method: Method, probe: BlackBoxProbe) -> Attribution:
@@ -47,8 +47,8 @@ def run_recipe(method: Method, probe: BlackBoxProbe) -> Attribution:
     recipe, settings = method.recipe, method.settings
     if not isinstance(recipe, LayerSignal):
         result = recipe.function(probe, **recipe.function.pick(settings))
-        scores, fields = result if isinstance(result, tuple) else (result, {})  # further fields of `Attribution`
-        return replace(build_attribution(method, probe, scores, settings), **fields)
+        scores, further_fields = result if isinstance(result, tuple) else (result, {})  # of `Attribution`
+        return replace(build_attribution(method, probe, scores, settings), **further_fields)
     if settings.get("space", "tokens") == "pixels":
         return build_attribution(method, probe, run_in_pixels(method, recipe, probe, settings), settings)
     tokens, accounting = run_layers(method, recipe, probe, settings)
@@ -85,10 +85,23 @@ def run_layers(
     options = recipe.signal.pick(settings)
 
     def signal(layer: Layer) -> Tensor:
-        scores = layer.to_grid(recipe.signal(layer, **inputs, **options))
+        scores = recipe.signal(layer, **inputs, **options)
+        check_signal(method, recipe, layer, scores)
+        scores = layer.to_grid(scores)
         return scores if accounting is None else accounting.add(scores)
 
     return fold.function(layers, signal, **fold.options), accounting
+
+
+def check_signal(method: Method, recipe: LayerSignal, layer: Layer, scores: Tensor) -> None:
+    """Raise a ShapeError unless a signal has one score per token, or per pair of tokens."""
+    rows, tokens = layer.readout.shape
+    if scores.shape not in ((rows, tokens), (rows, tokens, tokens)):
+        expected = [rows, tokens, tokens] if recipe.mixing else [rows, tokens]
+        raise ShapeError(
+            f"the function of {method.name!r} returns {list(scores.shape)} for a layer of {tokens} tokens, {layer.layout.prefix} of "
+            f"them prefix tokens; it must return {expected}"
+        )
 
 
 def effective_fold(method: Method, recipe: LayerSignal) -> Fold:
@@ -105,8 +118,7 @@ def iterate_layers(
     recipe: LayerSignal, probe: BlackBoxProbe, layer_pass: LayerPass, down_to: int, settings: Settings
 ) -> Iterator[Layer]:
     """Layers from the last to `down_to`, with what the signal reads; `row="cls"` reads them at the class token."""
-    contents = {item.name: getattr(layer_pass, item.name) for item in fields(layer_pass) if item.name != "relevance"}
-    layers = probe.layers(**contents, down_to=down_to)
+    layers = probe.layers(**layer_pass.arguments, down_to=down_to)
     if recipe.needs.exact_presence:
         layers = with_exact_presence(layers, probe.layers(attention=True, presence=True, down_to=down_to))
     if layer_pass.relevance is not None:

@@ -177,7 +177,7 @@ def count_pixels(frame: FramedMap, *masks: Tensor) -> list[PerRow]:
 def pixel_accuracy(attribution: Attribution, objects: Masks, interpolation: Interpolation = "bilinear") -> Measured:
     """Share of pixels that the map, thresholded at its mean, assigns correctly to object or background.
 
-    A score is of one image; the figure of a set pools pixels over its images. A constant map marks nothing.
+    A score is of one image; the value of a dataset pools pixels over its images. A constant map marks nothing.
     """
     frame = frame_map(attribution, objects, interpolation)
     everything = torch.ones_like(frame.inside)

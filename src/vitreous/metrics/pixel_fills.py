@@ -22,7 +22,7 @@ Baseline = Literal["blur", "blur-rise", "black", "mean", "random"]
 Space = Literal["normalised", "pixels"]
 # weights of the eight neighbours of a pixel: the four adjacent ones count twice as much as the four diagonal ones
 NEIGHBOURS = {(y, x): 1 / 6 if 0 in (y, x) else 1 / 12 for y in (-1, 0, 1) for x in (-1, 0, 1) if (y, x) != (0, 0)}
-ROOM = 2**17  # pixels per sparse linear system
+PIXELS_AT_ONCE = 2**17  # in one sparse linear system
 
 
 # ── baseline images ──────────────────────────────────────────────────────────────────────────────
@@ -141,7 +141,7 @@ def paint_imputed(probe: BlackBoxProbe, noise: float, seed: int) -> Paint:
 
 def impute_pixels(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
     """Replace every pixel that is not visible by the weighted mean of its neighbours inside the image."""
-    together = max(1, ROOM // visible[0].numel())
+    together = max(1, PIXELS_AT_ONCE // visible[0].numel())
     # SuperLU releases the GIL, so the threads run in parallel
     return torch.cat(map_in_threads(solve_pixels, images.split(together), visible.split(together)))
 

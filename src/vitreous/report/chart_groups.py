@@ -20,8 +20,8 @@ MOST = 8  # lines that can be distinguished on one chart
 FEWEST = 3  # smallest number of axes of a radar, and of first layers in a sweep
 SPOKES = 10  # largest number of axes of a radar with legible names
 READ_RADAR = (
-    "Outward is better on every axis: the worst of the methods drawn lies near the middle, the best on the rim; small numbers say what "
-    "these ends are, arrows which way the metric itself points."
+    "Outward is better on every axis: the worst of the methods drawn lies near the middle, the best on the rim. The small numbers are "
+    "the values at these two ends, and the arrow shows whether more or less is better."
 )
 
 

@@ -1,4 +1,4 @@
-"""The page about a folder of maps: counts, errors, predictions, maps on their images, and metrics if asked for."""
+"""The page about a folder of maps: counts, errors, predictions, maps on their images, and metrics if requested."""
 
 from __future__ import annotations
 

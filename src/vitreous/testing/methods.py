@@ -139,7 +139,7 @@ class MethodContract(Contract):
         require(self.same(self.scores(self.images[order], self.targets[order]), together[order]), "the order matters")
 
     def test_same_twice(self) -> None:
-        """The same question gets the same answer."""
+        """Two calls with the same arguments give the same map."""
         require(self.same(self.second_run[0], self.map_scores), "two runs give different maps")
 
     def test_several_targets_are_single_ones(self) -> None:
@@ -171,7 +171,7 @@ class MethodContract(Contract):
         require(equal != self.method.class_specific, f"two classes get {'the same map' if equal else 'different maps'}")
 
     def test_parts_add_up(self) -> None:
-        """Where tokens and biases should make the score, they do."""
+        """Shares of tokens and biases add up to the score, if the method is declared complete."""
         attribution = self.attribution
         if attribution.residual is not None and attribution.score is not None and self.method.facts.complete:
             missing = float(attribution.residual.abs().max())

@@ -130,7 +130,7 @@ class MetricContract(Contract):
         )
 
     def test_nothing_is_changed(self) -> None:
-        """Model, maps and gradient mode are as they were."""
+        """Model, maps and gradient mode are the same afterwards."""
         module, maps = self.batch.vit.module, self.batch.maps.maps().clone()
         before = fingerprint(module)
         self.scores(self.batch)
@@ -165,13 +165,13 @@ class MetricContract(Contract):
         )
 
     def test_pieces_do_not_matter(self) -> None:
-        """Worked off in other pieces, the scores stay the same."""
+        """The scores do not depend on the number of subsets that are computed at once."""
         whole = self.row_scores
         with patch("vitreous.capture.probe.rows_that_fit", lambda tokens, *_: max(1, 40 // tokens)):
             require(self.same(self.scores(self.batch), whole), "the size of the pieces it works in changes its scores")
 
     def test_unknown_stays_unknown(self) -> None:
-        """A map that is NaN somewhere scores NaN, and the other rows score what they did."""
+        """A map that contains NaN scores NaN, and the scores of other rows do not change."""
         maps, parts = self.batch.maps, {}
         for name in ("patches", "native_pixels", "residual"):
             if (values := getattr(maps, name)) is not None:
@@ -182,7 +182,7 @@ class MetricContract(Contract):
         require(self.same(scores[1:], self.row_scores[1:]), "a map with a NaN in it changes the scores of other rows")
 
     def test_missing_is_nan(self) -> None:
-        """An image that lacks what the metric looks for scores NaN, and the others score what they did."""
+        """An image without an object, rival or box that the metric needs scores NaN, and the scores of others do not change."""
         taken = [name for name in ("objects", "rivals", "boxes") if name in self.metric.takes]
         optional = [name for name in taken if name not in self.metric.needs]  # any one of them is sufficient
         for names in [[name] for name in taken if name in self.metric.needs] + ([optional] if optional else []):
@@ -200,7 +200,7 @@ class MapMetricContract(MetricContract):
     """Contract tests of metrics that do not explain again."""
 
     def test_right_is_best(self) -> None:
-        """The true shares score at least as well as their shuffles, and these as their opposite; the true ones better than that."""
+        """The correct map scores better than its opposite, and its shuffles score between the two."""
         if self.better is None:
             return
         right, wrong = (self.goodness(self.batch.with_map(shares)) for shares in (self.right, -self.right))
@@ -213,7 +213,7 @@ class MapMetricContract(MetricContract):
         require_no(right <= wrong, "the wrong map scores as well as the right one", wrong, right)
 
     def test_ties_do_not_win(self) -> None:
-        """A constant map never scores better than the right one, nor as well wherever its patches happen to be read first."""
+        """A constant map scores no better than the correct one, and not as well because of the order of its patches."""
         for value in (0.0, 1.0):
             constant = self.batch.with_map(torch.full_like(self.right, value))
             self.require_within_bounds(self.scores(constant))
@@ -229,7 +229,7 @@ class MapMetricContract(MetricContract):
                 )
 
     def test_scale_is_as_stated(self) -> None:
-        """`affine_invariant=True`: a·map + b scores as the map does."""
+        """`affine_invariant=True`: a·map + b has the same score as the map."""
         if not self.metric.affine_invariant:
             return
         draw = torch.rand(self.right.shape, generator=torch.Generator().manual_seed(1)).to(self.right)
@@ -243,7 +243,7 @@ class MapMetricContract(MetricContract):
                 )
 
     def test_rows_of_patches_too(self) -> None:
-        """A map of patches alone is measured as well as one of pixels; the true one still beats its opposite."""
+        """A map of patches is measured as well as a map of pixels, and the correct one scores better than its opposite."""
         if self.better is None:
             return
         pixel_batches = (self.batch.with_map(shares) for shares in (self.right, -self.right))

@@ -53,7 +53,8 @@ def check_model(model: ViT | nn.Module, method: str | None = "decompx+skipplus")
     """
     vit = model if isinstance(model, ViT) else wrap(model)
     if not isinstance(vit, ViT):
-        raise ModelError(f"{vit.name!r} has no adapter, so there is none to check")
+        why = f" ({vit.reason})" if vit.reason else ""
+        raise ModelError(f"{vit.name!r} has no adapter, so there is none to check{why}")
     vit = vit if vit.output_type is not None else check_adapter(vit)
     checked = {"handshake": f"{compare_with_model(vit).gap:.1e}"}
     with evaluating(vit.module):

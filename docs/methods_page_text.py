@@ -35,7 +35,7 @@ FEWER: dict[str, dict[str, int]] = {  # for the images on the page only, so that
     "smoothgrad": {"samples": 20},
     "ig": {"steps": 20},
 }
-LETTERS = """\
+NOTATION = """\
 t the explained score · x the image · X_l the tokens that enter block l (X without index: at the block that the method
 reads, by default the first), a their channels for the CAMs · g = ∂t/∂X · A attention, head h, to token i from
 token j · G = ∂t/∂A · ρ the row that the head reads (class token, mean of patches, …) · fₕⱼ = W_o vₕⱼ, the contribution of token
@@ -164,7 +164,7 @@ def methods_page(costs: dict[str, list[float]], described_targets: str) -> str:
     page = [
         "# Methods",
         "",
-        "*Written from the registry by `python docs/atlas.py`.*",
+        "*Written from the registry by `python docs/methods_page.py`.*",
         "",
         f"The {sum(map(len, families().values()))} methods of the package, each with its formula, its properties, its cost and its maps of the same",
         f"three images, explained with the embedded model `scenes`: {described_targets}. The known evidence is outlined in green. Red is evidence",
@@ -172,7 +172,7 @@ def methods_page(costs: dict[str, list[float]], described_targets: str) -> str:
         "",
         "![The three images](images/methods/images.png)",
         "",
-        "**Letters.** " + LETTERS,
+        "**Notation.** " + NOTATION,
         "",
         "**Cost** is counted, per image of these three: passes through blocks, divided by the number of blocks, so that a backward",
         "pass that stops half-way counts one half. A pass over fewer tokens counts as one pass, and a pass that the three images share as a third.",
@@ -199,7 +199,7 @@ def composes_page() -> str:
     page = [
         "# What composes",
         "",
-        "*Written from the registry by `python docs/atlas.py`; a test runs every ✓ and = and checks that every – is refused.*",
+        "*Written from the registry by `python docs/methods_page.py`; a test runs every ✓ and = and checks that every – is refused.*",
         "",
         "PLUS adds up the maps of all layers, SkipPLUS those from the middle layer on. There are two definitions. **Layers**",
         '(`mode="layers"`, the default) adds the layers\' own maps. **Restart** (`mode="restart"`) runs the method on every network',

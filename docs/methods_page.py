@@ -1,8 +1,8 @@
 """Writes docs/methods.md and docs/composes.md from the registry, with an image of every method from scenes.
 
-    python docs/atlas.py            # explains three images with every method, counts passes, writes pages
-    python docs/atlas.py --missing  # the same for new methods only
-    python docs/atlas.py --check    # tests whether the pages agree with the registry; writes nothing
+    python docs/methods_page.py            # explains three images with every method, counts passes, writes pages
+    python docs/methods_page.py --missing  # the same for new methods only
+    python docs/methods_page.py --check    # tests whether the pages agree with the registry; writes nothing
 
 Counted passes are stored in docs/images/methods/costs.json, so that the pages depend on the registry and that file only.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from atlas_words import FEWER, composes_page, methods_page
+from methods_page_text import FEWER, composes_page, methods_page
 from PIL import Image
 
 import vitreous
@@ -166,13 +166,16 @@ def main() -> int:
         "--only", action="append", metavar="NAME", help="explain with this method alone, or with several"
     )
     options = arguments.parse_args()
+    uncounted = [name for name in built_in() if name not in json.loads(COSTS.read_text())]
+    if options.check and uncounted:
+        print(f"no image and costs of {', '.join(uncounted)}; run python docs/methods_page.py --missing")
+        return 1
     if options.check:
         stale = [path.name for path, page in PAGES.items() if not path.exists() or path.read_text() != page()]
-        print(f"out of date: {', '.join(stale)}; run python docs/atlas.py" if stale else "up to date")
+        print(f"out of date: {', '.join(stale)}; run python docs/methods_page.py" if stale else "up to date")
         return 1 if stale else 0
-    missing = [name for name in built_in() if name not in json.loads(COSTS.read_text())] if options.missing else []
-    if not options.text and (missing or not options.missing):
-        make(missing or options.only or [])
+    if not options.text and (uncounted or not options.missing):
+        make((uncounted if options.missing else options.only) or [])
     for path, page in PAGES.items():
         path.write_text(page())
     return 0
