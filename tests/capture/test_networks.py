@@ -328,6 +328,19 @@ def test_batches_are_tried_once_where_they_are_refused():
     assert len(refused) == 1
 
 
+def test_images_that_are_a_batch_of_their_own_are_run_without_another(monkeypatch):
+    sizes = []
+
+    def count(x: Tensor) -> Tensor:
+        sizes.append(len(x))
+        return x
+
+    module = randomise(OfBatches(count)).double().eval()
+    monkeypatch.setattr("vitreous.capture.token_places.PIXELS_TOGETHER", 3 * 32 * 32)
+    vitreous.see_through(module, size=(32, 32))
+    assert set(sizes) == {1}
+
+
 class Sequences(nn.Module):
     """Patches in a fixed order of their own, after which batches are treated in a way of their own."""
 

@@ -94,9 +94,8 @@ class Registry(Generic[T]):
         SpecError
             If a plugin cannot be imported.
         """
-        thread = get_ident()
-        if self._is_loaded or thread in self._loading_threads:  # a plugin may read the registry while it is imported
-            return
+        if self._is_loaded or (thread := get_ident()) in self._loading_threads:
+            return  # a plugin may read the registry while it is imported
         self._loading_threads.add(thread)  # other threads import the same modules, and so wait for them
         try:
             if self.package is not None:
