@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -266,23 +267,124 @@ def test_an_operation_without_a_rule_is_named_and_a_rule_can_be_added(monkeypatc
     assert vitreous.see_through(module, size=(32, 32), blocks="blocks.1").missing < 1e-9
 
 
-class OneAtATime(Waves):
-    """Refuses batches, or returns the tokens of the first image only."""
+class OfBatches(Waves):
+    """A network that treats batches of images in its own way."""
 
-    def __init__(self, refuses: bool) -> None:
+    def __init__(self, treat: Callable[[Tensor], Tensor]) -> None:
         super().__init__("relu")
-        self.refuses = refuses
+        self.treat = treat
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.view(1, 3, *x.shape[2:]) if self.refuses else x[:1])
+        return super().forward(self.treat(x))
 
 
-@pytest.mark.parametrize("refuses", [True, False])
-def test_tokens_of_a_network_that_takes_one_image_at_a_time_are_placed(refuses):
-    network = vitreous.see_through(randomise(OneAtATime(refuses)).double().eval(), size=(32, 32))
+def one_at_a_time(x: Tensor) -> Tensor:
+    assert len(x) == 1
+    return x
+
+
+def at_most_four(x: Tensor) -> Tensor:
+    if len(x) > 4:
+        raise torch.OutOfMemoryError("CUDA out of memory (on purpose)")
+    return x
+
+
+def numbered(x: Tensor) -> Tensor:
+    """Every image is marked with its number, as the frames of a clip would be."""
+    return x + 100 * torch.arange(len(x)).view(-1, 1, 1, 1) * torch.ones(4, 4).triu().repeat(8, 8)
+
+
+def mixed(x: Tensor) -> Tensor:
+    return x * x.flip(0)
+
+
+TREATMENTS = {
+    "view": lambda x: x.view(1, 3, *x.shape[2:]),
+    "first": lambda x: x[:1],
+    "last": lambda x: x[-1:],
+    "assert": one_at_a_time,
+    "memory": at_most_four,
+    "numbered": numbered,
+    "mixed": mixed,
+}
+
+
+@pytest.mark.parametrize("name", TREATMENTS)
+def test_tokens_of_a_network_that_does_not_take_batches_are_placed(name):
+    network = vitreous.see_through(randomise(OfBatches(TREATMENTS[name])).double().eval(), size=(32, 32))
 
     assert [block.tokens.grid for block in network.blocks] == [(32, 32), (8, 8)]
     assert vitreous.explain(network, images(32, 1), method="ixg@libra+plus").maps().shape == (1, 32, 32)
+
+
+def test_batches_are_tried_once_where_they_are_refused():
+    refused = []
+
+    def refuse(x: Tensor) -> Tensor:
+        refused.extend([x] * (len(x) > 1))
+        return one_at_a_time(x)
+
+    assert len(vitreous.see_through(randomise(Sequences(refuse)).double().eval(), size=(32, 32)).blocks) == 2
+    assert len(refused) == 1
+
+
+def test_images_that_are_a_batch_of_their_own_are_run_without_another(monkeypatch):
+    sizes = []
+
+    def count(x: Tensor) -> Tensor:
+        sizes.append(len(x))
+        return x
+
+    module = randomise(OfBatches(count)).double().eval()
+    monkeypatch.setattr("vitreous.capture.token_places.PIXELS_TOGETHER", 3 * 32 * 32)
+    vitreous.see_through(module, size=(32, 32))
+    assert set(sizes) == {1}
+
+
+class Sequences(nn.Module):
+    """Patches in a fixed order of their own, after which batches are treated in a way of their own."""
+
+    def __init__(self, treat: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.embed, self.treat = nn.Conv2d(3, 8, 4, 4), treat
+        self.register_buffer("order", torch.randperm(64, generator=torch.Generator().manual_seed(3)))
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)) for _ in range(2))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.treat(self.embed(images).flatten(2).mT[:, self.order])
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x.mean(1))
+
+
+def moved_by_number(x: Tensor) -> Tensor:
+    return torch.stack([tokens.roll(number, 0) for number, tokens in enumerate(x)])
+
+
+@pytest.mark.parametrize("treat", [moved_by_number, lambda x: x.roll(1, 0), lambda x: x + 9 * x.roll(1, 0)])
+def test_places_of_tokens_do_not_depend_on_other_images_of_a_batch(treat):
+    expected, measured = (
+        vitreous.see_through(randomise(Sequences(f)).double().eval(), size=(32, 32)).blocks[0].tokens
+        for f in (lambda x: x, treat)
+    )
+
+    assert expected.order is not None
+    assert torch.equal(measured.order, expected.order)
+
+
+def test_too_little_memory_for_one_image_is_not_taken_for_tokens_without_places():
+    calls = []
+
+    def run_out(x: Tensor) -> Tensor:
+        calls.append(len(x))
+        if len(calls) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory (on purpose)")
+        return x
+
+    with pytest.raises(torch.OutOfMemoryError):
+        vitreous.see_through(randomise(OfBatches(run_out)).double().eval(), size=(32, 32))
+    assert calls[-2] > 1 == calls[-1]
 
 
 class Noisy(Waves):

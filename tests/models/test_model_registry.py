@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import replace
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -190,6 +193,76 @@ def test_a_registry_is_complete_when_it_is_read(read: Callable[[Any], bool], num
 def test_names_of_a_package_that_is_not_imported_yet_are_taken(numbers: registry.Registry[int]) -> None:
     with pytest.raises(SpecError, match=r"number 'one' is already registered by vitreous\.first; mine must choose"):
         numbers.add("one", 2, "mine")
+
+
+def test_owners_and_aliases_are_known_without_reading_a_name_before(numbers: registry.Registry[int]) -> None:
+    assert numbers.owner("one") == "vitreous.first"
+    assert numbers.aliases("one") == ("1",)
+
+
+def test_names_may_be_registered_while_others_are_iterated_over(numbers: registry.Registry[int]) -> None:
+    for name in numbers:
+        numbers.add(f"{name}, again", 1, "mine")
+
+    assert len(numbers) == 2
+
+
+@pytest.fixture
+def install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: registry.Registry[int]
+) -> Iterator[Callable[[str], str]]:
+    """Write a module that is a plugin of `numbers`, whose entry point names its attribute `value`; return its name."""
+    module = f"plugin_of_{tmp_path.name}"
+
+    def write(lines: str) -> str:
+        text = f"from vitreous.core.registry import numbers\n{lines}\n"
+        (tmp_path / f"{module}.py").write_text(text)
+        point = EntryPoint("more", f"{module}:value", numbers.group)
+        monkeypatch.setattr(registry, "entry_points", lambda group: [point] if group == point.group else [])
+        return module
+
+    yield write
+    sys.modules.pop(module, None)
+
+
+ADD_TWO = "value = numbers.add('two', 2, __name__)"
+
+
+def test_a_plugin_can_be_imported_before_the_registry_is_read(
+    install: Callable[[str], str], numbers: registry.Registry[int]
+) -> None:
+    module = import_module(install(ADD_TWO))
+
+    assert module.value == 2
+    assert list(numbers) == ["one", "two"]
+
+
+def test_a_plugin_may_read_the_registry_while_it_is_loaded(
+    install: Callable[[str], str], numbers: registry.Registry[int]
+) -> None:
+    install(f"assert 'one' in numbers\n{ADD_TWO}")
+
+    assert list(numbers) == ["one", "two"]
+
+
+def test_a_registry_is_complete_for_every_thread_that_reads_it(
+    install: Callable[[str], str], numbers: registry.Registry[int]
+) -> None:
+    install(f"import time\ntime.sleep(0.2)\n{ADD_TWO}")
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda _: list(numbers), range(4))) == [["one", "two"]] * 4
+
+
+def test_a_name_that_two_plugins_chose_is_refused_at_every_reading(
+    install: Callable[[str], str], numbers: registry.Registry[int]
+) -> None:
+    module = install(ADD_TWO)
+    numbers.add("two", -2, "mine")
+
+    for _ in range(2):
+        with pytest.raises(SpecError, match=f"number 'two' is already registered by mine; {module} must choose"):
+            list(numbers)
 
 
 # ── a ViT that was built by hand ─────────────────────────────────────────────────────────────────

@@ -399,6 +399,13 @@ def test_the_slider_removes_the_patches_that_two_methods_rank_first(visit):
     seen.until("document.getElementById('patch-share').value === document.getElementById('patch-share').max")
     assert seen.page.inner_text("#play") == "Play"
 
+    seen.page.click("#play")  # from the start
+    seen.page.click(".tile >> nth=1")
+    seen.page.wait_for_selector("body:not(.loading)")
+    seen.settle()
+    assert seen.page.inner_text("#patch-share-value").startswith("0")
+    assert seen.page.inner_text("#play") == "Play"
+
 
 def test_the_start_layer_moves_the_map(visit):
     seen = visit()
@@ -452,6 +459,33 @@ def test_a_link_restores_the_screen(visit):
     assert again.page.evaluate("location.hash") == link
 
 
+def test_a_link_of_an_earlier_version_restores_the_screen(visit):
+    link = (
+        "#model=scenes&image=pair-1-6&lead=1&question=logit&scale=method&opacity=60&view=image&mode=insertion&step=5&film=genatt"
+        "&classes=6.15&method=temper&method=genatt&rivals=1.0&truth=0&start=3&removed=AAABAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+    )
+    seen = visit(link.replace("image=pair", "picture=pair").replace("view=image", "view=picture"))
+
+    seen.until("link => location.hash === link", arg=link)  # written from the state of the page
+    assert seen.page.locator(".card.main b").inner_text() == "genatt"
+    assert seen.page.inner_text("#layer-sum b") == "genatt+skipplus(start=3)"
+    assert seen.page.inner_text("#patch-share-value").replace("\xa0", " ") == "4.6 % · 9 of 196 patches"
+    assert seen.says().startswith("Without 1 patch it still predicts gear")
+
+
+def test_a_damaged_link_opens_the_page(bare_page, served):
+    page = bare_page
+    page.goto(
+        f"{served.address}/#method=genatt&step=-3.5&lead=-2&start=99&rivals=9.9&classes=77&removed=%25&film=nonsense"
+    )
+    page.wait_for_selector("#layer-list >> text=no method 'nonsense'", timeout=PATIENCE)
+    page.wait_for_selector(".compared-probability strong")
+
+    assert page.input_value("#patch-share") == "0"
+    assert page.locator("#layer-sum figure").is_hidden()  # a sum of other layers would seem to be that of this method
+    assert page.locator("#layer-list p").bounding_box()["width"] > 400
+
+
 def test_image_scores_and_code_can_be_downloaded(visit, tmp_path, monkeypatch):
     seen = visit()
     seen.page.click("#result-summary >> text=Remove them")
@@ -493,6 +527,35 @@ def test_it_works_at_the_width_of_a_phone(visit):
         assert light == (scheme == "light")
     seen.page.click("#result-summary >> text=Remove them")
     seen.until("document.getElementById('prediction-prefix').textContent.startsWith('Without ')")
+
+
+@pytest.mark.parametrize("width", [320, 820, 1280])
+def test_nothing_overlaps(untouched, width):
+    page = untouched.page
+    page.set_viewport_size({"width": width, "height": 900})
+    try:
+        tops = "all => new Set(all.map(e => Math.round(e.getBoundingClientRect().top))).size"
+        assert page.eval_on_selector_all(".tile img", tops) == 1
+        assert page.eval_on_selector_all(".cards b", tops) == {320: 2, 820: 2, 1280: 1}[width]
+        assert page.locator("#patch-share").bounding_box()["width"] > 150
+        assert page.locator(".class-bar .track").first.bounding_box()["width"] > 50
+        assert page.eval_on_selector_all(
+            ".ticks",
+            """all => all.every(ticks => {
+                const boxes = [...ticks.children].map(e => e.getBoundingClientRect()).filter(box => box.width);
+                return boxes.every((box, i) => i === 0 || box.left > boxes[i - 1].right + 2);
+            })""",
+        )
+    finally:
+        page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def test_a_score_that_is_rounded_to_zero_has_no_power_of_ten(untouched):
+    shown = untouched.page.evaluate(
+        """import("/static/formatting.js").then(({ formatFullScore }) =>
+            [1e-9, -2e-5, 0, null].map((value) => formatFullScore(value, { low: -1e-4, high: 1e-4 })))"""
+    )
+    assert shown == ["0", "−0.2 × 10⁻⁴", "0", "undefined"]
 
 
 def test_the_api_page_lists_every_endpoint(visit, served):

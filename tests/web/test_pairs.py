@@ -234,9 +234,25 @@ def test_pairs_by_keyboard_upload_and_text(browser, pair_server):
     assert page.inner_text("#result-value") != before
     again = PairVisit(browser, pair_server.address, f"pairs{page.evaluate('location.hash')}")
     assert again.page.inner_text("#result-value") == page.inner_text("#result-value")
+    again.page.wait_for_selector("#second-album .tile[aria-pressed='true'] >> text=your image")
     again.close(pair_server.address)
 
+    page.route("**/api/pairs/explain", lambda route: route.fulfill(status=500, json={"error": "too much"}))
+    page.select_option("#similarity", "dot")
+    page.wait_for_selector("#error-message >> text=Too much")
+    assert page.locator("body.loading").count() == 1  # what is shown is not the dot product
+    page.unroute_all()
+    seen.complaints.clear()
+    page.select_option("#similarity", "cosine")
+    seen.settle()
+
+    page.route("**/api/pairs/explain", lambda route: None)  # no response
+    page.select_option("#method", "occlusion")
+    page.wait_for_selector("#status >> text=Computing")
     page.click("#kind >> text=Text")
+    assert page.locator("#status").is_hidden()  # it waits for the text, not for the request before
+    page.unroute_all(behavior="ignoreErrors")
+    page.select_option("#method", "decompx")
     page.fill("#text", "gear or clock")
     page.keyboard.press("Enter")
     page.wait_for_selector("#words .word")

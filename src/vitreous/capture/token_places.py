@@ -22,6 +22,7 @@ MOST_OTHERS = 128  # tokens of a sequence that belong to no patch (YOLOS has 100
 ROUNDS = 4  # draws of noise
 FEW = 100  # patches below which a measured order is confirmed by further draws
 PIXELS_TOGETHER = 2**22  # values of the images that are run as one batch
+SAME = 0.01  # relative difference of an image's tokens in a batch from those of the image alone, by rounding
 AGREEING = 0.8  # fraction of tokens whose measured place must be the expected one
 
 IN_ANY_ORDER = ("sequence", "packed", "framed", "windows")  # forms whose shape does not say where a token lies
@@ -113,20 +114,32 @@ def measure_grid(
         Form of the clip.
     """
     size = size_of(image, clip)
+    own = expected.tokens(input_of(image))[0].double().cpu()
+    together = PIXELS_TOGETHER // image.numel()
 
     def change(images: list[Images]) -> Tensor:
         """Squared change [k n] of every token when each of k images takes the place of the image."""
-        together = max(1, PIXELS_TOGETHER // image.numel())
-        return torch.cat([change_together(images[at : at + together]) for at in range(0, len(images), together)])
+        nonlocal together
+        changes: list[Tensor] = []
+        while len(changes) < len(images):
+            batch = images[len(changes) :][: max(together, 1)]
+            measured = change_in_batch(batch) if together > 1 else None
+            if measured is None:
+                together = 1  # the model takes one image at a time, or mixes those of a batch
+                measured = [squared_change(expected.tokens(input_of(batch[0]))[0], own)]
+            changes += measured
+        return torch.stack(changes)
 
-    def change_together(images: list[Images]) -> Tensor:
-        state = None
-        with suppress(RuntimeError, ValueError, TypeError, IndexError):  # of a model that takes one image at a time
-            state = input_of(torch.cat([image, *images]))
-        if state is None or expected.images_in(state.shape) != len(images) + 1:
-            state = torch.cat([input_of(single) for single in (image, *images)])
-        tokens = expected.tokens(state).double().cpu()
-        return (tokens[1:] - tokens[0]).square().sum(-1)
+    def change_in_batch(images: list[Images]) -> list[Tensor] | None:
+        """The changes in one batch that ends with the image itself; None if its tokens are not the same there."""
+        with suppress(Exception):  # of any kind: the model may take one image at a time, or have no memory for more
+            state = input_of(torch.cat([*images, image]))
+            if expected.images_in(state.shape) == len(images) + 1:
+                *changed, repeated = expected.tokens(state)
+                repeated = repeated.double().cpu()
+                if torch.dist(repeated, own) <= SAME * own.norm():
+                    return [squared_change(tokens, repeated) for tokens in changed]
+        return None
 
     def draw(seed: int) -> TokenGrid | None:
         noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(seed + 1)).to(image)
@@ -146,8 +159,14 @@ def measure_grid(
         if expected.form not in IN_ANY_ORDER or clip is not None:
             return None
         return sort_grid(expected, size, *measure_centres(image, change))
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError:  # the shape of the input depends on the image
         return None
+
+
+def squared_change(tokens: Tensor, others: Tensor) -> Tensor:
+    return (tokens.double().cpu() - others).square().sum(-1)
 
 
 def size_of(images: Images, clip: Clip | None) -> tuple[int, ...]:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
+from threading import get_ident
 from typing import Generic, TypeVar
 
 from vitreous.core.errors import SpecError, VitreousError, describe_error
@@ -44,7 +45,8 @@ class Registry(Generic[T]):
         self._table: dict[str, T] = {}
         self._owner: dict[str, str] = {}
         self._aliases: dict[str, str] = {}
-        self._plugins_loaded = False
+        self._is_loaded = False
+        self._loading_threads: set[int] = set()
 
     def add(self, name: str, value: T, owner: str | None, aliases: tuple[str, ...] = ()) -> T:
         """Register `value` and return it.
@@ -66,8 +68,8 @@ class Registry(Generic[T]):
             If the name or an alias is already registered.
         """
         owner = owner or "__main__"
-        if not owner.startswith("vitreous."):
-            self.load()  # names of the package are taken, also before it is imported
+        if self.package is not None and not owner.startswith("vitreous."):
+            import_submodules(self.package)  # its names are taken; plugins may be what is just being imported
         for claimed in (name, *aliases):
             owner_of_name = self._owner.get(self._aliases.get(claimed, claimed))
             if owner_of_name is not None:
@@ -92,23 +94,29 @@ class Registry(Generic[T]):
         SpecError
             If a plugin cannot be imported.
         """
-        if self.package is not None:
-            import_submodules(self.package)
-        if self._plugins_loaded:
-            return
-        self._plugins_loaded = True
-        for point in entry_points(group=self.group):
-            try:
-                point.load()
-            except VitreousError:
-                raise
-            except Exception as problem:
-                self._plugins_loaded = False
-                reason = describe_error(problem)
-                raise SpecError(
-                    f"the plugin {point.name!r} of {self.group} could not be loaded from {point.value!r} ({reason}); "
-                    "correct it, or uninstall the package that brings it"
-                ) from problem
+        if self._is_loaded or (thread := get_ident()) in self._loading_threads:
+            return  # a plugin may read the registry while it is imported
+        self._loading_threads.add(thread)  # other threads import the same modules, and so wait for them
+        try:
+            if self.package is not None:
+                import_submodules(self.package)
+            for point in entry_points(group=self.group):
+                self.load_plugin(point)
+            self._is_loaded = True
+        finally:
+            self._loading_threads.discard(thread)
+
+    def load_plugin(self, point: EntryPoint) -> None:
+        try:
+            point.load()
+        except VitreousError:
+            raise
+        except Exception as problem:
+            reason = describe_error(problem)
+            raise SpecError(
+                f"the plugin {point.name!r} of {self.group} could not be loaded from {point.value!r} ({reason}); "
+                "correct it, or uninstall the package that brings it"
+            ) from problem
 
     def find(self, name: str) -> T | None:
         """Return the object of that name or alias, or None, of those registered so far."""
@@ -128,15 +136,17 @@ class Registry(Generic[T]):
 
     def owner(self, name: str) -> str:
         """Return the module that registered `name` (not an alias)."""
+        self.load()
         return self._owner[name]
 
     def aliases(self, name: str) -> tuple[str, ...]:
         """Return the aliases of `name`."""
+        self.load()
         return tuple(alias for alias, target in self._aliases.items() if target == name)
 
     def __iter__(self) -> Iterator[str]:
         self.load()
-        return iter(self._table)
+        return iter(list(self._table))  # names may be registered during the iteration
 
     def __len__(self) -> int:
         self.load()

@@ -31,7 +31,10 @@ export function formatScore(value, scale) {
   return text.replace("-", "−");
 }
 
-export const formatFullScore = (value, scale) => formatScore(value, scale) + (Number.isFinite(value) && value ? formatExponent(scale) : "");
+export function formatFullScore(value, scale) {
+  const text = formatScore(value, scale);
+  return Number.isFinite(value) && text !== "0" ? text + formatExponent(scale) : text;
+}
 
 export const formatDigits = (value, digits) => value.toPrecision(digits).replace("-", "−");
 

@@ -10,11 +10,11 @@ import { data, emit, findMethod, getClassName, listen, state } from "./page_stat
 
 const MORE_METHODS = ["decompx", "genatt", "attnlrp", "ixg", "gradcam", "rawattention"];
 const sumView = new ImageView(280, "Sum of the layers");
-const sumCaption = create("figcaption"), sumLegend = create("div");
+const sumLegend = create("div"), sumCaption = create("figcaption"), sumCard = create("figure", { class: "card" }, sumView.node, sumLegend, sumCaption);
 let layerViews = []; // {node, view, frame, patchScore} per layer
 
 export function start() {
-  $("layer-sum").append(create("figure", { class: "card" }, sumView.node, sumLegend, sumCaption));
+  $("layer-sum").append(sumCard);
   $("layer-method").onchange = () => { state.layerMethod = $("layer-method").value; emit("request-maps"); };
   $("start-layer").oninput = () => setStartLayer(Number($("start-layer").value));
   $("add-layer-sum").onclick = () => data.layers?.frames && addMethod(data.layers.frames[state.startLayer].start);
@@ -42,6 +42,7 @@ function drawMethods() {
 function draw() {
   const { layers } = data;
   if (!data.isReady) return;
+  sumCard.hidden = !layers?.frames;
   if (!layers?.frames) {
     layerViews = [];
     return fill($("layer-list"), create("p", { class: "soft" }, layers?.error ?? "computing the layers…"));

@@ -44,6 +44,7 @@ export function restoreLink(fragment) {
   state.removed = decodePatches(link.get("removed") ?? "");
   for (const [field, values] of Object.entries(CHOICES)) if (!values.includes(state[field])) state[field] = values[0];
   state.opacity = Math.min(Math.max(state.opacity, 0), 100);
+  state.curveStep = Math.max(Math.trunc(state.curveStep), 0);
   clampMethodIndices();
   return true;
 }

@@ -29,9 +29,10 @@ const explain = showErrorsOf(async () => {
   showError("");
   writeLink();
   markChoices();
-  if (isText() && !text.trim()) return;
-  document.body.classList.add("loading");
-  $("status").hidden = false;
+  document.body.classList.add("loading"); // what is still shown belongs to other choices
+  const lacksText = isText() && !text.trim();
+  $("status").hidden = lacksText;
+  if (lacksText) return;
   $("status").textContent = "Computing…";
   try {
     const body = { model, image: choice.first, method, similarity, ...(isText() ? { text } : { other: choice.second }) };
@@ -42,11 +43,10 @@ const explain = showErrorsOf(async () => {
     pinned = null;
     cursor = NO_CURSOR;
     draw();
+    showLinkedUploads();
+    document.body.classList.remove("loading");
   } finally {
-    if (!signal.aborted) {
-      document.body.classList.remove("loading");
-      $("status").hidden = true;
-    }
+    if (!signal.aborted) $("status").hidden = true;
   }
 });
 
@@ -180,6 +180,13 @@ const loadAlbums = showErrorsOf(async () => {
   }
   markChoices();
 });
+
+// Images of a link that were uploaded before the page was opened.
+function showLinkedUploads() {
+  const sides = SIDES.filter((side) => bitmaps[side] && isUpload(choice[side]) && uploads[side] !== choice[side]);
+  for (const side of sides) uploads[side] = choice[side];
+  if (sides.length) loadAlbums();
+}
 
 const receiveFile = showErrorsOf(async (side, file) => {
   if (!file) return;

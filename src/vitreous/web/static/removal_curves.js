@@ -84,6 +84,7 @@ function play() {
   if (reducedMotion) return drawStep();
   $("play").textContent = "Pause";
   timer = setInterval(() => {
+    if (!data.isReady) return stop(); // another image was chosen
     state.curveStep += 1;
     drawStep();
     if (state.curveStep >= last) stop();
