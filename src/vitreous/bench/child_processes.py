@@ -90,8 +90,8 @@ class ChildProcesses:
             with self.lock:
                 self.is_closed = True
             children = list(self.children.values())
-            for _, process in children:
-                process.terminate()
+            for child in children:
+                child[1].terminate()
         for pipe, process in children:
             with suppress(EOFError, OSError):
                 while True:  # a child that saves what it has may still send, and would wait until it is read
