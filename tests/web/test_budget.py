@@ -87,6 +87,14 @@ def test_gradients_are_counted_for_two_classes():
     assert plan("smoothgrad").seconds == pytest.approx(51 * 0.01 + 2 * 50 * 0.02)
 
 
+def test_paths_of_every_layer_are_counted():
+    chosen = plan("smoothgrad+plus")
+
+    assert (chosen.option, chosen.used) == ("samples", 50)
+    assert chosen.seconds == pytest.approx((1 + 50 * 6.5) * 0.01 + 2 * 50 * 6.5 * 0.02)
+    assert plan("smoothgrad+plus", limit=20).used == 30
+
+
 def test_cheap_methods_are_not_timed():
     def fail() -> PassCost:
         raise AssertionError("timed")
@@ -106,6 +114,7 @@ def test_cheap_methods_are_not_timed():
         ("atman", 197),
         ("scorecam", 145),
         ("scorecam+plus", 1 + 12 * 144),
+        ("decompx(bias='norm')", 1 + 197),  # a part of every token
         ("pami", 1 + 9 + 20 + 30 + 42 + 49 + 64 + 72 + 81),
         ("pami(regions='circles', stride=16)", 1 + 14 * 14),
         ("pami(regions=('slic', 'watershed'), shifts=(8,))", 1 + 5 * (367 + 9 + 16 + 25)),

@@ -50,7 +50,7 @@ def evaluate_passes(method: Method, sizes: ModelSizes) -> tuple[float, float] | 
         counts = {} if facts.counts is None else facts.counts(method, sizes)
     except (KeyError, SpecError):
         return None
-    stated = {"forwards": facts.forwards, "backwards": facts.backwards} | counts
+    stated = {"forwards": facts.forwards, "backwards": facts.backwards, **counts}
     return evaluate_both(stated["forwards"], stated["backwards"], {**sizes, **method.settings, **counts})
 
 
