@@ -156,6 +156,17 @@ def test_regions_and_windows_are_counted_as_the_methods_make_them():
     assert count_masks("occlusion(space='pixels', window=10, stride=6)", sizes) == len(windows)
 
 
+def test_regions_of_scikit_image_are_counted_as_it_makes_them():
+    pytest.importorskip("skimage")
+    from vitreous.methods.regions import many_regions
+
+    for size in ((48, 64), (100, 37), (112, 112)):
+        image = torch.rand(3, *size, generator=torch.Generator().manual_seed(0))
+        sizes = {"size": size, "patch": (16, 16)}
+        assert count_masks("pami(regions='watershed')", sizes) == len(many_regions(image, ["watershed"], 5, 7))
+        assert count_masks("pami(regions='felzenszwalb')", sizes) >= len(many_regions(image, ["felzenszwalb"], 5, 7))
+
+
 def count_masks(spec: str, sizes: dict) -> float:
     """Forward passes without that of the whole image."""
     passes = evaluate_passes(resolve(spec), sizes)
