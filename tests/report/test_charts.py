@@ -25,7 +25,7 @@ from vitreous.report.chart_groups import (
 )
 from vitreous.report.charts import INNER, ChartLine, draw_lines, draw_radar, draw_swatch, scale_outward
 from vitreous.report.gallery import choose_questions, compute_margins
-from vitreous.report.paper_figures import describe_curve_point, is_deletion
+from vitreous.report.paper_figures import describe_curve_point, is_deletion, pick_two_methods
 from vitreous.report.stored_run import read_run
 
 
@@ -249,3 +249,11 @@ def test_an_image_is_in_the_gallery_once(tmp_path: Path) -> None:
     assert len(block.questions) == 6
     assert len(block.clusters) == 3
     assert len(choose_questions(block, standings_of(block), 9)) == 3
+
+
+def test_the_figure_of_deletion_compares_two_methods_and_no_control() -> None:
+    methods = ["ixg+plus", "ixg", "random(seed=1)", "Random", "ixgram of another package", "genatt"]
+
+    assert pick_two_methods(methods, [0, 1, 2, 3, 5, 4]) == (0, 5)
+    assert pick_two_methods(methods, [0, 1, 2, 4]) == (0, 4)  # its name only begins alike
+    assert pick_two_methods(methods[:3], [0, 2, 1]) == (0, 2)  # there is no other

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import vitreous
 from tests.report.stores import put, row, rows_of
 from tests.report.test_stats import standings_of
 from vitreous.report import tables
@@ -88,10 +89,18 @@ def test_a_newline_in_a_name_breaks_no_table() -> None:
 def test_passes_are_evaluated_from_the_options() -> None:
     assert count_passes("genatt") == (1, 1)
     assert count_passes("tis(masks=256)") == (257, 0)
-    assert count_passes("occlusion", patches=196) == (197, 0)
     assert count_passes("occlusion") == ("1 + patches", 0)
     assert count_passes("vitcx") == ("1 + 2 * clusters", 0)
     assert count_passes("no such method") == ("?", "?")
+
+
+def test_passes_are_evaluated_from_the_sizes_of_the_model() -> None:
+    vit = vitreous.load("scenes")
+    assert count_passes("occlusion", vit) == (197, 0)
+    assert count_passes("smoothgrad(samples=8)+plus", vit) == (53, 52)  # 12 layers, 6.5 passes for each sample
+    assert count_passes("tam", vit) == (21, 2)  # 20 steps back to the last of 12 blocks
+    box = vitreous.wrap(vit.module, black_box=True)
+    assert count_passes("occlusion", box) == (197, 0)  # 14 x 14 squares, although every pixel has a score
 
 
 # ── the main table ───────────────────────────────────────────────────────────────────────────────

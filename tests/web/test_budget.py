@@ -87,6 +87,14 @@ def test_gradients_are_counted_for_two_classes():
     assert plan("smoothgrad").seconds == pytest.approx(51 * 0.01 + 2 * 50 * 0.02)
 
 
+def test_paths_of_every_layer_are_counted():
+    chosen = plan("smoothgrad+plus")
+
+    assert (chosen.option, chosen.used) == ("samples", 50)
+    assert chosen.seconds == pytest.approx((1 + 50 * 6.5) * 0.01 + 2 * 50 * 6.5 * 0.02)
+    assert plan("smoothgrad+plus", limit=20).used == 30
+
+
 def test_cheap_methods_are_not_timed():
     def fail() -> PassCost:
         raise AssertionError("timed")
@@ -106,9 +114,10 @@ def test_cheap_methods_are_not_timed():
         ("atman", 197),
         ("scorecam", 145),
         ("scorecam+plus", 1 + 12 * 144),
-        ("pami", 361),
+        ("decompx(bias='norm')", 1 + 197),  # a part of every token
+        ("pami", 1 + 9 + 20 + 30 + 42 + 49 + 64 + 72 + 81),
         ("pami(regions='circles', stride=16)", 1 + 14 * 14),
-        ("pami(regions=('slic', 'watershed'), shifts=(8,))", 1 + 5 * (360 + 60)),
+        ("pami(regions=('slic', 'watershed'), shifts=(8,))", 1 + 5 * (367 + 9 + 16 + 25)),
     ],
 )
 def test_methods_without_samples_are_refused_before_they_start_if_they_cannot_finish(spec, passes):
@@ -142,9 +151,20 @@ def test_regions_and_windows_are_counted_as_the_methods_make_them():
     sizes = {"size": (48, 64), "patch": (16, 16)}
     circles = count_masks("pami(regions='circles', radius=5, stride=7)", sizes)
     assert circles == len(many_regions(image, ["circles"], 5, 7))
-    assert count_masks("pami(regions='slic')", sizes) >= len(many_regions(image, ["slic"], 5, 7))
+    assert count_masks("pami(regions='slic')", sizes) == len(many_regions(image, ["slic"], 5, 7))
     windows = Windows.sliding((48, 64), (10, 10), (6, 6), image.device)
     assert count_masks("occlusion(space='pixels', window=10, stride=6)", sizes) == len(windows)
+
+
+def test_regions_of_scikit_image_are_counted_as_it_makes_them():
+    pytest.importorskip("skimage")
+    from vitreous.methods.regions import many_regions
+
+    for size in ((48, 64), (100, 37), (112, 112)):
+        image = torch.rand(3, *size, generator=torch.Generator().manual_seed(0))
+        sizes = {"size": size, "patch": (16, 16)}
+        assert count_masks("pami(regions='watershed')", sizes) == len(many_regions(image, ["watershed"], 5, 7))
+        assert count_masks("pami(regions='felzenszwalb')", sizes) >= len(many_regions(image, ["felzenszwalb"], 5, 7))
 
 
 def count_masks(spec: str, sizes: dict) -> float:
@@ -192,7 +212,8 @@ def test_the_estimate_of_a_plan_and_reports_count_as_the_playground(tiles):
         passes = evaluate_passes(resolve(spec), sizes)
         assert passes is not None
         assert estimate_passes([spec], evaluation, vit) == (1 + passes[0], passes[1], [])
-    assert count_passes("tiles", sizes["patches"]) == ("2 tiles", "tiles")  # the image's size is not in the report
+    assert count_passes("tiles", vit) == (2 * 14 * 14, 14 * 14)
+    assert count_passes("tiles") == ("2 tiles", "tiles")  # the image's size is not known
 
 
 def test_counts_are_rounded_to_two_digits():

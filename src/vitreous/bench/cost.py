@@ -6,6 +6,7 @@ pass is measured in a short calibration.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Sequence
@@ -18,7 +19,9 @@ from vitreous.bench.model_options import load_cached
 from vitreous.bench.pool import list_devices
 from vitreous.bench.work_cells import WorkCell
 from vitreous.capture.probe import probe_of
+from vitreous.core.errors import SpecError
 from vitreous.methods.pass_counts import ModelSizes, evaluate_cost, evaluate_passes
+from vitreous.methods.regions import SQUARES, square_of
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, resolve_metric
 from vitreous.models.model import BlackBox, Network
@@ -26,6 +29,7 @@ from vitreous.models.vit import ViT
 
 if TYPE_CHECKING:
     from vitreous.bench.plan import Evaluation, Plan
+    from vitreous.methods.method import Method
 
 
 @dataclass(slots=True)
@@ -87,7 +91,7 @@ def estimate_passes(methods: Sequence[str], evaluation: Evaluation, model: Black
     rows, sizes, unknown = count_targets(evaluation.targets), read_model_sizes(model), []
     ahead, back = 1.0, 0.0
     for method in map(resolve, methods):
-        own = evaluate_passes(method, sizes)
+        own = count_method_passes(method, model, sizes)
         if own is None:
             unknown.append(method.spec)
         forwards, backwards = own or (0.0, 0.0)
@@ -103,6 +107,14 @@ def estimate_passes(methods: Sequence[str], evaluation: Evaluation, model: Black
     return ahead, back, list(dict.fromkeys(unknown))
 
 
+def count_method_passes(method: Method, model: BlackBox, sizes: ModelSizes) -> tuple[float, float] | None:
+    """Forward and backward passes of the form that a method has for this kind of model; None if they are not known."""
+    try:
+        return evaluate_passes(method.for_model(model), sizes)
+    except SpecError:  # the method needs more than the model has
+        return None
+
+
 def count_targets(targets: str | tuple[int | str, ...]) -> int:
     """Number of target classes that are explained per image."""
     if isinstance(targets, tuple):
@@ -113,8 +125,14 @@ def count_targets(targets: str | tuple[int | str, ...]) -> int:
 
 
 def read_model_sizes(model: BlackBox) -> ModelSizes:
-    """Sizes of a model, and of the images that enter it, by the names that cost formulas use."""
+    """Sizes of a model, and of the images that enter it, by the names that cost formulas use.
+
+    Squares of the image stand for the patches of a black box, as they do for methods.
+    """
     layout = model.layout(model.size if model.preprocess is None else model.preprocess.size)
+    if not isinstance(model, Network):
+        squares = math.prod(min(SQUARES, side) for side in layout.size)
+        return {"patches": squares, "size": layout.size, "patch": square_of(layout.size)}
     sizes = {"patches": layout.patches, "size": layout.size, "patch": layout.patch}
     if not isinstance(model, ViT):
         return sizes

@@ -19,7 +19,7 @@ from vitreous.methods.map_arrays import enlarge_patches
 from vitreous.methods.masks import seeded_noise, sum_masks
 from vitreous.methods.method import Method
 from vitreous.methods.options import Count, PartialShare, Positive, Seed
-from vitreous.methods.pass_counts import ModelSizes
+from vitreous.methods.pass_counts import ModelSizes, signal_layers
 from vitreous.methods.random_control import content_seeds, draw_uniform, generators
 from vitreous.methods.regions import cluster_completely
 from vitreous.methods.register_method import method
@@ -69,7 +69,7 @@ def weigh_channels(probe: Probe, maps: Float[Tensor, "b d rows columns"]) -> Flo
 
 def count_channels(method: Method, sizes: ModelSizes) -> dict[str, int]:
     """Channels of every layer that is read: of one, or of all those of a fold."""
-    layers = 1 if method.fold is None else len(method.read_layers(sizes["layers"]))
+    layers = 1 if method.fold is None else len(signal_layers(method, sizes))
     return {"channels": layers * sizes["channels"]}
 
 
@@ -187,6 +187,14 @@ def merge_similar_channels(
 # ── TIS ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+def count_subsets(method: Method, sizes: ModelSizes) -> dict[str, int]:
+    """Subsets of every cluster, one per share; there are no more clusters than channels of all blocks."""
+    clusters, shares = method.settings["masks"], as_shares(method.settings["kept"])
+    if "channels" in sizes:
+        clusters = min(clusters, sizes["layers"] * sizes["channels"])
+    return {"masks": clusters * len(shares)}
+
+
 @method(
     "tis",
     formula="s = Σₘ t(patches in Mₘ alone) Mₘ ⊘ Σₘ Mₘ, Mₘ where a k-means centroid of the activations is largest",
@@ -195,6 +203,7 @@ def merge_similar_channels(
     averages=True,
     trial={"masks": 16},
     forwards="1 + masks",
+    counts=count_subsets,
     paper="englebert2023explaining",
     presets={
         "paper": {"masks": 1024, "kept": 0.5},
@@ -275,9 +284,13 @@ def error_of_member_means(
     return variance.sqrt().where(count > 1, torch.nan)
 
 
+def as_shares(share_kept: PartialShare | tuple[PartialShare, ...]) -> tuple[PartialShare, ...]:
+    return share_kept if isinstance(share_kept, tuple) else (share_kept,)
+
+
 def keep_largest(centroids: Float[Tensor, "b m p"], share_kept: PartialShare | tuple[PartialShare, ...]) -> Keep:
     """Subsets of the patches with the largest values of each centroid."""
-    ratios, patches = share_kept if isinstance(share_kept, tuple) else (share_kept,), centroids.shape[-1]
+    ratios, patches = as_shares(share_kept), centroids.shape[-1]
     if not ratios:
         raise SpecError(f"kept={share_kept!r}; a share of the patches lies between 0 and 1")
     order = centroids.argsort(dim=-1, descending=True, stable=True)

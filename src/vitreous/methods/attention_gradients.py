@@ -22,7 +22,9 @@ from vitreous.capture.value_vectors import head_values
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods.folds import plus, skipplus
 from vitreous.methods.map_arrays import zero_to_one
+from vitreous.methods.method import Method
 from vitreous.methods.options import Steps
+from vitreous.methods.pass_counts import ModelSizes
 from vitreous.methods.register_method import method
 from vitreous.models.tensor_types import PatchScores, TokenMatrix, TokenScores
 
@@ -58,6 +60,12 @@ def weigh_rows(probe: Probe, rows: Rows, steps: int, row: Row) -> PatchScores:
     return scores[:, probe.layout.prefix :]
 
 
+def count_last_block(method: Method, sizes: ModelSizes) -> dict[str, float]:
+    """Backward passes of the steps, which reach the last block only; of unknown depth, whole passes are an upper bound."""
+    steps = method.settings["steps"]
+    return {"forwards": steps + 1, "steps": steps / sizes["depth"]} if "depth" in sizes else {}
+
+
 def first_block(probe: Probe, start: int | None, default: int, base: int) -> int:
     """Index from 0 of the first block that is read: `start`, or `default` (the last block of a model with fewer).
 
@@ -77,6 +85,7 @@ PATH: dict[str, Any] = {
     "class_specific": True,
     "attention": True,
     "forwards": "steps + 1",
+    "counts": count_last_block,
     "trial": {"steps": 4},
     "precision": "bf16",
 }

@@ -23,6 +23,7 @@ from vitreous.core.errors import SpecError
 from vitreous.methods.additive_model import WeightPosterior, weight_covariances, weight_posterior
 from vitreous.methods.method import Method
 from vitreous.methods.options import Range, Seed
+from vitreous.methods.pass_counts import ModelSizes, evaluate_passes
 from vitreous.methods.presence import OF_THIS_LIBRARY
 from vitreous.methods.random_control import generators
 from vitreous.methods.recipe import LayerSignal
@@ -35,6 +36,14 @@ from vitreous.models.tensor_types import Images, Keep, PatchScores
 Part = Annotated[float | int, Range(0, 1, above=True, below=True)]
 SMALLEST, LARGEST = 0.1, 0.5  # share of the patches in the first subset of a pair
 ROUND = 64  # samples before the first look at `until`; every further round doubles them
+
+
+def count_inner(method: Method, sizes: ModelSizes) -> tuple[float, float]:
+    """Passes of a method that another one calls; a KeyError if they depend on a size that is not known."""
+    passes = evaluate_passes(method, sizes)
+    if passes is None:
+        raise KeyError(method.spec)
+    return passes
 
 
 # ── annealed ─────────────────────────────────────────────────────────────────────────────────────
@@ -63,12 +72,22 @@ def averaged_method(spec: str) -> Method:
     return candidate
 
 
+def count_averaged(method: Method, sizes: ModelSizes) -> dict[str, float]:
+    """Passes of the averaged method, for every coalition and for all patches."""
+    averaged, maps = averaged_method(method.settings["of"]), 1 + method.settings["coalitions"]
+    forwards, backwards = count_inner(averaged, sizes)
+    depth = sizes.get("layers")
+    share = 1 if depth is None else len(averaged.read_layers(depth)) / depth  # blocks that are backpropagated
+    return {"forwards": maps * forwards, "backwards": maps * backwards * share}
+
+
 @method(
     "anneal",
     formula="sⱼ = mean over coalitions S ∋ j of fuseⱼ(S), S random halves of the patches with their complements, and all of them",
     trial={"coalitions": 4},
     forwards="2 + 2 * coalitions",
     backwards="2 + 2 * coalitions",
+    counts=count_averaged,
     **OF_THIS_LIBRARY,
 )
 def anneal(
@@ -160,12 +179,20 @@ def prior_maps(spec: str) -> tuple[Method, ...]:
     return methods
 
 
+def count_with_prior(method: Method, sizes: ModelSizes) -> dict[str, float]:
+    """Passes of the prior's map; without a prior, the pass of the whole image."""
+    priors = prior_maps(method.settings["prior"])
+    forwards, backwards = count_inner(priors[0], sizes) if priors else (1.0, 0.0)
+    return {"forwards": 1 + forwards + method.settings["samples"], "backwards": backwards}
+
+
 @method(
     "bayes",
     formula="s = E[w | t(S₁), t(S̄₁), …], t(S) = size effect + Σ_{j∈S} wⱼ + noise, w ~ N(a·fuse, τ² K)",
     trial={"samples": 32},
     forwards="3 + samples",
     backwards=2,
+    counts=count_with_prior,
     **OF_THIS_LIBRARY,
 )
 def bayes(

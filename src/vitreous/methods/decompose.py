@@ -26,6 +26,8 @@ from vitreous.capture.progress import Tally
 from vitreous.capture.relevance import affine, concatenate_heads, logit_gradient
 from vitreous.capture.value_vectors import norm_statistic, secant, tangent
 from vitreous.core.errors import ModelError
+from vitreous.methods.method import Method
+from vitreous.methods.pass_counts import ModelSizes, passes_from_layers
 from vitreous.methods.token_gradients import DECOMPOSITION, input_x_gradient, token_times_gradient
 from vitreous.models.tensor_types import TokenScores
 from vitreous.models.vit import Block, LinearPool, MlpBranch
@@ -96,11 +98,19 @@ def with_biases(probe: Probe, layer: Layer, bias: str) -> TokenScores:
     return shares + own + ((rest - own.sum(-1)) / shares.shape[-1])[:, None]
 
 
+def count_parts(method: Method, sizes: ModelSizes) -> dict[str, float]:
+    """Biases distributed by similarity: a forward pass for the part of every patch, as the linear maps take that long."""
+    if method.settings["bias"] not in LIKENESS:
+        return {}
+    return {"forwards": 1 + passes_from_layers(method, sizes) * (1 + sizes["patches"]), "backwards": 0}
+
+
 decompx = token_times_gradient(
     "decompx",
     "Every token's share of the logit, with attention, norm statistics and activation ratios held fixed.",
     formula="sᵢ = Σₖ Xᵢₖ g̃ᵢₖ, g̃ = ∂t/∂X₀ with A, every norm's σ and act(z)/z held fixed",
     signal=shares,
+    counts=count_parts,
     adapt=adapt_pass,
     linearisation=DECOMPX,
     paper="modarressi2023decompx",

@@ -43,6 +43,8 @@ class Fold:
     accumulates
         What `LayerScores` computes with the fold's options and the fold returns, so that `vitreous.inside` can show every step:
         the "sum" of the maps of layers, or the "product" of token-to-token matrices (a roll-out). None for other folds.
+    single_layer
+        Whether the fold reads the signal of its first layer only; otherwise costs count the signal of every layer.
 
     Examples
     --------
@@ -57,6 +59,7 @@ class Fold:
     mixing: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     accumulates: Accumulated = None
+    single_layer: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "__doc__", self.function.__doc__)  # for `help(vitreous.plus)`
@@ -133,7 +136,12 @@ FOLDS: Registry[Fold] = Registry("fold", "vitreous.methods")
 
 
 def fold(
-    name: str | None = None, *, reach: Callable[..., int], mixing: bool = False, accumulates: Accumulated = None
+    name: str | None = None,
+    *,
+    reach: Callable[..., int],
+    mixing: bool = False,
+    accumulates: Accumulated = None,
+    single_layer: bool = False,
 ) -> Callable[[Callable[..., TokenScores]], Fold]:
     """Decorator that registers a function `(layers, signal, **options) -> [r n]` as a fold.
 
@@ -145,7 +153,7 @@ def fold(
         `(depth, **options)` → index of the first layer that is read.
     mixing
         Whether the fold accepts token-to-token signals [r n n] only.
-    accumulates
+    accumulates, single_layer
         As for `Fold`.
 
     Returns
@@ -168,7 +176,9 @@ def fold(
 
     def register(function: Callable[..., TokenScores]) -> Fold:
         functions = OptionFunction.of(function), OptionFunction.of(reach)
-        registered = Fold(name or function.__name__, *functions, mixing, accumulates=accumulates)
+        registered = Fold(
+            name or function.__name__, *functions, mixing, accumulates=accumulates, single_layer=single_layer
+        )
         return FOLDS.add(registered.name, registered, function.__module__)
 
     return register

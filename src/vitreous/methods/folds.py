@@ -138,7 +138,7 @@ def count_from(start: int, depth: int) -> int:
 # ── folds ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@fold(reach=lambda depth: 0)
+@fold(reach=lambda depth: 0, single_layer=True)
 def first(layers: Iterator[Layer], signal: Signal) -> TokenScores:
     """The first layer alone.
 
@@ -164,7 +164,7 @@ def first(layers: Iterator[Layer], signal: Signal) -> TokenScores:
     return read_token_scores(layer, signal(layer))
 
 
-@fold(reach=lambda depth: depth - 1)
+@fold(reach=lambda depth: depth - 1, single_layer=True)
 def last(layers: Iterator[Layer], signal: Signal) -> TokenScores:
     """The last layer alone.
 
@@ -188,7 +188,7 @@ def last(layers: Iterator[Layer], signal: Signal) -> TokenScores:
     return read_token_scores(layer, signal(layer))
 
 
-@fold(reach=lambda depth, layer=0: count_from(layer, depth))
+@fold(reach=lambda depth, layer=0: count_from(layer, depth), single_layer=True)
 def at(layers: Iterator[Layer], signal: Signal, layer: int = 0) -> TokenScores:
     """One layer alone, counted from the first (or, when negative, from the last).
 

@@ -18,7 +18,9 @@ from vitreous.capture.interventions import patched_logits, suppressed_score
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.methods.masks import blur_images
+from vitreous.methods.method import Method
 from vitreous.methods.options import Number, Range
+from vitreous.methods.pass_counts import ModelSizes
 from vitreous.methods.register_method import method
 from vitreous.methods.run import score_and_logits
 from vitreous.methods.sampling import PERTURBATION
@@ -76,11 +78,27 @@ def suppression_factors(
     return torch.where(along, 1 - suppression * near, torch.ones_like(near))
 
 
+def middle_blocks(depth: int, start: int | None, stop: int | None) -> tuple[int, int]:
+    """Blocks from and up to which activations are inserted; None for the middle third."""
+    first = depth // 3 if start is None else start
+    return first, max(first + 1, 2 * depth // 3) if stop is None else stop
+
+
+def count_from_start(method: Method, sizes: ModelSizes) -> dict[str, float]:
+    """Passes from block `start` on, as parts of whole ones, which are an upper bound for unknown depth."""
+    if "depth" not in sizes:
+        return {}
+    depth = sizes["depth"]
+    first, _ = middle_blocks(depth, method.settings["start"], method.settings["stop"])
+    return {"patches": sizes["patches"] * (1 - first / depth)}
+
+
 @method(
     "caap",
     formula="sⱼ = t(neutral image, with token j's activations of x in layers start … stop − 1) − t(neutral image)",
     signed=True,
     forwards="2 + patches, each from block start on",
+    counts=count_from_start,
     paper="izadi2026caap",
     **PERTURBATION,
 )
@@ -101,8 +119,7 @@ def caap(
         the last block, a single patch is inserted; the last block alone reads that token at the end.
     """
     depth = probe.vit.depth
-    first = depth // 3 if start is None else start
-    last = max(first + 1, 2 * depth // 3) if stop is None else stop
+    first, last = middle_blocks(depth, start, stop)
     if not 0 <= first < last <= depth:
         raise SpecError(f"start={start}, stop={stop}; 0 ≤ start < stop ≤ {depth}, the number of blocks, would work")
     plain = probe.with_images(neutral_images(probe.images, neutral).to(probe.originals.dtype))

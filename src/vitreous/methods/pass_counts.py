@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # sizes of a model: patches, channels, layers and depth, which formulas may name; "size" and "patch" are height and width of
 # the image and of a patch in pixels. Channels and layers are known of a `ViT` only.
 ModelSizes = Mapping[str, Any]
+Counts = Mapping[str, float | str]  # what `Facts.counts` returns
 
 OPERATIONS = {
     ast.Add: operator.add,
@@ -44,21 +45,37 @@ def evaluate_passes(method: Method, sizes: ModelSizes) -> tuple[float, float] | 
     tuple of float or None
         None if the number depends on the image or on a size that is not known, or the method does not fit the model.
     """
-    facts, names = method.facts, {**sizes, **method.settings}
+    facts = method.facts
     try:
-        names |= {} if facts.counts is None else facts.counts(method, sizes)
+        counts = {} if facts.counts is None else facts.counts(method, sizes)
     except (KeyError, SpecError):
         return None
-    return evaluate_both(facts.forwards, facts.backwards, names)
+    stated = {"forwards": facts.forwards, "backwards": facts.backwards, **counts}
+    return evaluate_both(stated["forwards"], stated["backwards"], {**sizes, **method.settings, **counts})
 
 
-def evaluate_both(forwards: int | str, backwards: int | str, names: Mapping[str, Any]) -> tuple[float, float] | None:
+def signal_layers(method: Method, sizes: ModelSizes) -> range:
+    """Layers at which a method computes its signal; it must have a fold."""
+    assert method.fold is not None
+    layers = method.read_layers(sizes["layers"])
+    return layers[:1] if method.fold.single_layer else layers
+
+
+def passes_from_layers(method: Method, sizes: ModelSizes) -> float:
+    """Passes of a signal that runs the blocks from its layer on: their share of the model, summed over layers."""
+    depth = sizes["layers"]
+    return sum(depth - layer for layer in signal_layers(method, sizes)) / depth
+
+
+def evaluate_both(
+    forwards: float | str, backwards: float | str, names: Mapping[str, Any]
+) -> tuple[float, float] | None:
     """Values of both formulas; None if one of them is not a formula of these names."""
     values = evaluate_cost(forwards, names), evaluate_cost(backwards, names)
     return None if values[0] is None or values[1] is None else (values[0], values[1])
 
 
-def evaluate_cost(formula: int | str, names: Mapping[str, Any]) -> float | None:
+def evaluate_cost(formula: float | str, names: Mapping[str, Any]) -> float | None:
     """Evaluate a cost formula.
 
     Parameters

@@ -15,7 +15,9 @@ from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.path_gradients import at_once, check_start, gradients_at, score_at
 from vitreous.capture.progress import Tally
+from vitreous.methods.method import Method
 from vitreous.methods.options import Count, Number, Positive, Seed, Steps
+from vitreous.methods.pass_counts import ModelSizes, passes_from_layers
 from vitreous.methods.random_control import fill_from_sources, generators
 from vitreous.methods.register_method import method
 from vitreous.methods.run import score_and_logits
@@ -25,6 +27,19 @@ Noise = Float[Tensor, "b s *point"]
 Fields = dict[str, Any]  # of `Attribution`
 Channels = Literal["sum", "max"]
 Rule = Literal["gausslegendre", "trapezoid"]
+
+
+def count_points(option: str, method: Method, sizes: ModelSizes) -> dict[str, float]:
+    """Passes for the points around, or on a path to, the input of every layer that is read; each runs the blocks above.
+
+    The gradients at the points of one layer say nothing about those of another, so they cannot share passes.
+    """
+    return {option: passes_from_layers(method, sizes) * method.settings[option]}
+
+
+def count_samples(method: Method, sizes: ModelSizes) -> dict[str, float]:
+    """Noisy copies, at every layer that a fold reads."""
+    return {} if method.fold is None else count_points("samples", method, sizes)
 
 
 # ── SmoothGrad ───────────────────────────────────────────────────────────────────────────────────
@@ -55,6 +70,7 @@ def smoothgrad_of_layer(
     trial={"samples": 6},
     forwards="samples + 1",
     backwards="samples",
+    counts=count_samples,
     layered=smoothgrad_of_layer,
     own_pass=True,
     presets={"tis": {}, "original": {"rel_sigma": 0.15, "abs": False}},
@@ -195,6 +211,16 @@ def ig_of_layer(
     return layer.full((layer.hidden - baseline) * mean).sum(-1)
 
 
+def count_steps(method: Method, sizes: ModelSizes) -> dict[str, float | str]:
+    """Steps at every layer that a fold reads, where no score of the baseline is needed; or from block `start` on."""
+    if method.fold is not None:
+        return {"forwards": "steps + 1", **count_points("steps", method, sizes)}
+    if method.settings["space"] == "pixels":
+        return {}
+    share = 1 - method.settings["start"] / sizes["layers"]
+    return {"forwards": f"steps + {1 + share}", "steps": share * method.settings["steps"]}
+
+
 @method(
     "ig",
     family="Gradients",
@@ -206,6 +232,7 @@ def ig_of_layer(
     trial={"steps": 6},
     forwards="steps + 2",
     backwards="steps",
+    counts=count_steps,
     layered=ig_of_layer,
     own_pass=True,
     aliases=("integrated-gradients", "integratedgradients", "integrated_gradients"),

@@ -12,7 +12,7 @@ from vitreous.capture.score_function import resolve_score_function
 from vitreous.core.errors import SpecError
 from vitreous.methods.fold import Fold
 from vitreous.methods.options import Option, OptionFunction, options_of
-from vitreous.methods.pass_counts import ModelSizes
+from vitreous.methods.pass_counts import Counts, ModelSizes
 from vitreous.models.tensor_types import TokenScores
 from vitreous.models.vit import ViT
 
@@ -56,7 +56,8 @@ class Facts:
     forwards, backwards
         Number of passes, or a formula of options and sizes of the model, such as "1 + masks" or "1 + patches".
     counts
-        `(method, sizes)` → values of names in these formulas, in place of options and sizes of the same name.
+        `(method, sizes)` → values of names in these formulas, in place of options and sizes of the same name; under the
+        names "forwards" and "backwards", numbers or formulas that replace them.
     coarser
         `(method, sizes)` → options that take fewer and fewer passes, for users to whom the method takes too long.
     family
@@ -86,7 +87,7 @@ class Facts:
     averages: bool = False
     forwards: int | str = 1
     backwards: int | str = 1
-    counts: Callable[[Method, ModelSizes], Mapping[str, int]] | None = None
+    counts: Callable[[Method, ModelSizes], Counts] | None = None
     coarser: Callable[[Method, ModelSizes], Iterable[Mapping[str, Any]]] | None = None
     family: str = "Others"
     paper: str = ""
@@ -244,7 +245,7 @@ class RecipeKeywords(TypedDict, total=False):
     averages: bool
     forwards: int | str
     backwards: int | str
-    counts: Callable[[Method, ModelSizes], Mapping[str, int]] | None
+    counts: Callable[[Method, ModelSizes], Counts] | None
     coarser: Callable[[Method, ModelSizes], Iterable[Mapping[str, Any]]] | None
     family: str
     paper: str

@@ -16,8 +16,13 @@ from vitreous.core.errors import SpecError
 ImageTensor = Float[Tensor, "colours H W"]
 Labels = Int[Tensor, "H W"]  # index of each pixel's region, from 0
 
-SQUARES = 14  # per side, for black boxes, which have no patches
+SQUARES = 14  # per side, for black boxes, which have no patches; images of fewer pixels have a square for each
 SMALLEST = 28 * 28  # pixels of a region of "felzenszwalb"
+
+
+def square_of(size: tuple[int, int]) -> tuple[int, int]:
+    """Height and width of the largest square that stands for a patch of a black box."""
+    return -(-size[0] // SQUARES), -(-size[1] // SQUARES)
 
 
 def regions_of(probe: BlackBoxProbe, kind: str) -> Labels:
@@ -65,11 +70,9 @@ def slic(image: ImageTensor, count: int, compactness: float = 20.0, rounds: int 
     image = image.double()
     height, width = image.shape[-2:]
     colour = 100 / 3**0.5 * (image - image.min()) / (image.max() - image.min()).clamp(min=1e-12)
-    step = (height * width / count) ** 0.5
+    step, rows, columns = slic_grid((height, width), count)
     place = torch.stack(torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")).to(image)
     pixels = torch.cat([colour, place * compactness / step]).flatten(1).T  # [HW 5]
-    rows = max(1, min(height, round(height / step)))
-    columns = max(1, min(width, round(count / rows)))
     labels = number_rectangles((height, width), (rows, columns)).to(image.device).flatten()
     reach = 2 * compactness  # two steps, in the units of `pixels`
     for _ in range(rounds):
@@ -80,6 +83,13 @@ def slic(image: ImageTensor, count: int, compactness: float = 20.0, rounds: int 
         )
         labels = distance.masked_fill(size == 0, torch.inf).argmin(1)
     return labels.unique(return_inverse=True)[1].view(height, width)
+
+
+def slic_grid(size: tuple[int, int], count: int) -> tuple[float, int, int]:
+    """Spacing of the centres in pixels, and rows and columns of centres, which may lose all of their pixels later."""
+    step = (size[0] * size[1] / count) ** 0.5
+    rows = max(1, min(size[0], round(size[0] / step)))
+    return step, rows, max(1, min(size[1], round(count / rows)))
 
 
 def segment(kind: str, image: ImageTensor, size: int | None = None) -> Labels:
@@ -132,10 +142,19 @@ def many_regions(image: ImageTensor, kinds: Sequence[str], radius: int, stride: 
 
 def count_regions(kinds: Sequence[str], size: tuple[int, int], stride: int) -> int:
     """Number of masks that `many_regions` makes of an image of this size, at most."""
-    counts = {kind: sum(scales) for kind, scales in SCALES.items()}
-    counts["felzenszwalb"] = len(SCALES["felzenszwalb"]) * math.ceil(math.prod(size) / SMALLEST)
-    counts["circles"] = math.prod(math.ceil(side / stride) for side in size)
+    counts = {
+        "slic": sum(math.prod(slic_grid(size, count)[1:]) for count in SCALES["slic"]),
+        "felzenszwalb": len(SCALES["felzenszwalb"]) * max(1, math.prod(size) // SMALLEST),
+        "watershed": sum(count_markers(size, count) for count in SCALES["watershed"]),
+        "circles": math.prod(math.ceil(side / stride) for side in size),
+    }
     return sum(counts[kind] for kind in kinds)
+
+
+def count_markers(size: tuple[int, int], count: int) -> int:
+    """Number of markers that scikit-image spreads evenly over an image if it is asked for `count`."""
+    step = (math.prod(size) / count) ** 0.5
+    return math.prod(max(1, len(range(int(step // 2), side, max(1, round(step))))) for side in size)
 
 
 def circles(size: tuple[int, int], radius: int, stride: int) -> Bool[Tensor, "m H W"]:

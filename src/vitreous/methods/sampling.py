@@ -22,7 +22,7 @@ from vitreous.methods.masks import Masks, SmoothMasks, Windows, blur_images, sum
 from vitreous.methods.method import Method
 from vitreous.methods.options import Cells, Count, Number, PartialShare, Pixels, Range, Seed
 from vitreous.methods.pass_counts import ModelSizes
-from vitreous.methods.regions import SQUARES, count_regions, many_regions
+from vitreous.methods.regions import count_regions, many_regions, square_of
 from vitreous.methods.register_method import method
 from vitreous.methods.run import score_and_logits
 from vitreous.models.tensor_types import PatchScores, PixelScores
@@ -110,7 +110,7 @@ def occlusion(
         keep = ~torch.eye(patches, dtype=torch.bool, device=probe.images.device)
         return full_score(probe) - probe.score(keep.expand(len(probe.images), -1, -1))
     size = probe.layout.size
-    patch = (-(-size[0] // SQUARES), -(-size[1] // SQUARES)) if probe.black_box else probe.layout.patch
+    patch = square_of(size) if probe.black_box else probe.layout.patch
     windows = slide_windows(size, patch, window, stride, probe.images.device)
 
     def hidden(row: Index, place: Index) -> Float[Tensor, "k colours H W"]:

@@ -14,7 +14,9 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.pixels import ImageVariants, Index
 from vitreous.methods.map_arrays import patch_sums
+from vitreous.methods.method import Method
 from vitreous.methods.options import Count, Positive, Range, Seed
+from vitreous.methods.pass_counts import ModelSizes
 from vitreous.methods.random_control import generators
 from vitreous.methods.regions import regions_of
 from vitreous.methods.register_method import method
@@ -23,6 +25,8 @@ from vitreous.models.tensor_types import PatchScores, PixelScores
 
 Regions = Literal["patches", "slic", "quickshift", "felzenszwalb", "watershed"]
 Fill = Literal["zero", "mean"]
+
+EXACT = 30  # parts; of fewer, KernelSHAP takes all coalitions if `samples` suffices
 
 Coalitions = Bool[Tensor, "s m"]  # whether each part is present
 CoalitionScores = Float[Tensor, "r s"]
@@ -298,6 +302,13 @@ def lasso(
 # ── KernelSHAP ───────────────────────────────────────────────────────────────────────────────────
 
 
+def count_coalitions(method: Method, sizes: ModelSizes) -> dict[str, int]:
+    """Coalitions of the patches; of few patches, all of them. Superpixels are counted as if there were many."""
+    settings, parts = method.settings, sizes.get("patches", EXACT)
+    in_patches = settings["space"] == "tokens" or settings["regions"] == "patches"
+    return {"samples": min(settings["samples"], 2**parts - 2)} if in_patches and parts < EXACT else {}
+
+
 @method(
     "kernelshap",
     formula="s = argmin_φ Σ_z (t(z) − t(∅) − φ·z)² with Σφ = t(x) − t(∅), z drawn by the Shapley kernel",
@@ -306,6 +317,7 @@ def lasso(
     trial={"samples": 48},
     black_box=IN_PIXELS,
     forwards="3 + samples",
+    counts=count_coalitions,
     paper="lundberg2017unified",
     aliases=("shap",),
     presets={"captum": {"space": "pixels", "fill": "zero", "paired": False}},
@@ -372,7 +384,7 @@ def coalitions(parts: int, samples: int, paired: bool, draw: torch.Generator) ->
     if parts == 1:
         return torch.zeros(0, 1, dtype=torch.bool), torch.zeros(0, dtype=torch.float64)
     size = torch.arange(1, parts, dtype=torch.float64)
-    if parts < 30 and 2**parts - 2 <= samples:
+    if parts < EXACT and 2**parts - 2 <= samples:
         every = torch.arange(1, 2**parts - 1)[:, None] >> torch.arange(parts) & 1
         weight = [(parts - 1) / (math.comb(parts, k) * k * (parts - k)) for k in range(1, parts)]
         return every.bool(), torch.tensor(weight, dtype=torch.float64)[every.sum(-1) - 1]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from vitreous.bench.cost import count_method_passes, read_model_sizes
 from vitreous.bench.resample import DRAWS, FEW
 from vitreous.bench.scores import ScoreSection
 from vitreous.bench.summary import MetricSummary, compute_mean_ranks
 from vitreous.core.errors import VitreousError
 from vitreous.methods.pass_counts import evaluate_passes
 from vitreous.methods.spec import resolve
+from vitreous.models.model import BlackBox
 from vitreous.report.formatting import (
     ARROWS,
     choose_digits,
@@ -30,7 +33,7 @@ COLUMNS = (
 
 
 def make_main_table(
-    section: ScoreSection, summaries: Sequence[MetricSummary], slug: str, patches: int | None = None
+    section: ScoreSection, summaries: Sequence[MetricSummary], slug: str, model: BlackBox | None = None
 ) -> ReportTable:
     """Make the table of values, intervals, ranks and ties of all methods by all metrics.
 
@@ -42,8 +45,8 @@ def make_main_table(
         One summary per metric of the section.
     slug
         Base name of the table's files.
-    patches
-        Number of patches of the model, if known; the cost of some methods depends on it.
+    model
+        The model, if it could be loaded; the cost of some methods depends on its sizes.
 
     Returns
     -------
@@ -56,7 +59,7 @@ def make_main_table(
     places = place_values(ranks, False) if len(section.methods) > 1 else [None]
     rows = []
     for row, method in enumerate(section.methods):
-        forwards, backwards = count_passes(method, patches)
+        forwards, backwards = count_passes(method, model)
         rank = TableCell(format_number(ranks[row], 2), ranks[row], place=places[row])
         cost = TableCell(format_seconds(seconds[method]), seconds[method], aside=f"{forwards} fwd, {backwards} bwd")
         rows.append((method, [*(column[row] for column in columns), rank, cost]))
@@ -112,14 +115,19 @@ def list_notes(section: ScoreSection, summaries: Sequence[MetricSummary]) -> lis
     return notes + [f"{format_count(count, 'row')} failed: {text}" for text, count in section.failures.items()]
 
 
-def count_passes(spec: str, patches: int | None = None) -> tuple[int | str, int | str]:
-    """Forward and backward passes of a method per image; the formula itself if it cannot be evaluated."""
+def count_passes(spec: str, model: BlackBox | None = None) -> tuple[int | str, int | str]:
+    """Forward and backward passes of a method per image, rounded up; the formula itself if it cannot be evaluated."""
     try:
         method = resolve(spec)
     except VitreousError:
         return "?", "?"
-    passes = evaluate_passes(method, {} if patches is None else {"patches": patches})
-    return (method.facts.forwards, method.facts.backwards) if passes is None else (int(passes[0]), int(passes[1]))
+    passes = (
+        evaluate_passes(method, {}) if model is None else count_method_passes(method, model, read_model_sizes(model))
+    )
+    if passes is None:
+        return method.facts.forwards, method.facts.backwards
+    forwards, backwards = (math.ceil(round(count, 6)) for count in passes)
+    return forwards, backwards
 
 
 def tabulate_all(parts: Sequence[tuple[ScoreSection, Sequence[MetricSummary]]]) -> str:

@@ -140,13 +140,13 @@ def make_part(stored: StoredRun, section: ScoreSection, slug: str, gallery: int)
             images = show_images(loader, summaries, gallery, str(stored.entries.get("reproduces", "")))
         except (VitreousError, OSError) as error:
             unreached = " ".join(str(error).split())
-    patches, depth = (None, None) if loader is None else (loader.vit.layout(loader.vit.size).patches, loader.vit.depth)
+    model = None if loader is None else loader.vit
     by_role = {}
     for role in section.roles if len(section.roles) > 1 else ():
         own = section.of_role(role)
         by_role[role] = make_main_table(own, [summarise_metric(scores) for scores in own.metrics], slug)
-    table = make_main_table(section, summaries, slug, patches)
-    charts = draw_charts(section, summaries, depth)
+    table = make_main_table(section, summaries, slug, model)
+    charts = draw_charts(section, summaries, None if model is None else model.depth)
     return PageSection(section, slug, summaries, table, by_role, charts, images, unreached)
 
 

@@ -16,7 +16,7 @@ from vitreous.core.errors import VitreousError
 from vitreous.draw import overlay_image
 from vitreous.draw.captions import percent
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.spec import depends_on_class
+from vitreous.methods.spec import depends_on_class, resolve
 from vitreous.report.chart_groups import group_starts, strip_fold
 from vitreous.report.formatting import format_code, format_number
 from vitreous.report.gallery import MOST, ImageCard, ImageStrip, StripGroup, choose_questions, make_card, outline_class
@@ -244,10 +244,18 @@ def make_map_card(loader: MapLoader, method: str, question: ImageTarget, title: 
 
 
 def pick_two_methods(methods: Sequence[str], order: Sequence[int]) -> tuple[int, int]:
-    """The best method, and the best one with another name."""
-    name = strip_fold(methods[order[0]]).split("(")[0].split("@")[0]
-    other_rows = (row for row in order[1:] if not methods[row].startswith(name) and methods[row] != "random")
+    """The best method, and the best one with another name that is not the random control."""
+    names = [name_method(spec) for spec in methods]
+    other_rows = (row for row in order[1:] if names[row] not in (names[order[0]], "random"))
     return order[0], next(other_rows, order[1])
+
+
+def name_method(spec: str) -> str:
+    """Name of a method without options, fold and linearisation; as written, if the spec can no longer be resolved."""
+    try:
+        return resolve(spec).name
+    except VitreousError:
+        return strip_fold(spec).split("(")[0].split("@")[0]
 
 
 def is_deletion(scores: MetricScores) -> bool:

@@ -123,7 +123,8 @@ def plan_fixed(
 ) -> SamplingPlan:
     """Plan a method that has no sample count: as it is, or refused if it cannot finish in time."""
     plan = SamplingPlan(method=method.spec, spec=method.spec)
-    if isinstance(method.facts.forwards, int) and isinstance(method.facts.backwards, int):  # a few passes
+    facts = method.facts
+    if facts.counts is None and isinstance(facts.forwards, int) and isinstance(facts.backwards, int):  # a few passes
         return plan
     passes = evaluate_passes(method, sizes())
     if passes is None or sum(passes) <= 2 * MIN_SAMPLES:
