@@ -211,6 +211,11 @@ def network():
     return vitreous.wrap(timm.create_model("swin_tiny_patch4_window7_224", pretrained=False, **swin).eval())
 
 
+def test_a_network_has_the_sizes_that_it_was_examined_at(network):
+    network = replace(network, preprocess=vitreous.Preprocess((96, 96)))
+    assert read_model_sizes(network)["size"] == (64, 64)
+
+
 def test_a_method_that_needs_more_than_the_model_has_is_unknown():
     model = vitreous.wrap(SmallNetwork().eval(), black_box=True)
     assert estimate_passes(["genatt"], Evaluation(metrics=()), model) == (1, 0, ["genatt"])

@@ -658,7 +658,7 @@ def test_partial_maps_are_shown_with_their_number_of_samples(bare_page, slow_ser
 def test_a_method_that_cannot_finish_is_refused_before_it_starts(bare_page, slow_server):
     page = bare_page
     page.goto(f"{slow_server.address}/#method=scorecam%2Bplus")
-    sentence = "'scorecam+plus' takes 1,740 passes of this model, about 174 s here, and a request may take 60 s"
+    sentence = "'scorecam+plus' takes 1,729 passes of this model, about 173 s here, and a request may take 60 s"
     page.wait_for_selector(f".card.failed >> text={sentence}")
     assert page.inner_text("#result-summary").startswith(f"There is no map to rank patches by: {sentence}")
 

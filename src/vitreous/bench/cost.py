@@ -129,7 +129,8 @@ def read_model_sizes(model: BlackBox) -> ModelSizes:
 
     Squares of the image stand for the patches of a black box, as they do for methods.
     """
-    layout = model.layout(model.size if model.preprocess is None else model.preprocess.size)
+    examined_only = isinstance(model, Network) and not isinstance(model, ViT)  # other sizes need another examination
+    layout = model.layout(model.size if model.preprocess is None or examined_only else model.preprocess.size)
     if not isinstance(model, Network):
         squares = math.prod(min(SQUARES, side) for side in layout.size)
         return {"patches": squares, "size": layout.size, "patch": square_of(layout.size)}
