@@ -139,6 +139,7 @@ def test_a_dry_run_estimates_the_cost_and_computes_nothing(tmp_path, filled, cap
         ("levels", {"levels": (0.1, 0.2)}, 2),
         ("1 + regions", {}, None),
         ("as many as it likes", {}, None),
+        ("patches / stride", {"patches": 16, "stride": 0}, None),
     ],
 )
 def test_costs_are_read_as_they_are_stated(formula, names, value):
