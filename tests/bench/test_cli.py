@@ -118,9 +118,9 @@ def test_a_dry_run_estimates_the_cost_and_computes_nothing(tmp_path, filled, cap
     assert main(["bench", *FLAGS, "--out", str(out), "--dry-run", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     (told_of,) = said["estimates"]
-    # one shared; genatt one and back; random none but it says one; each metric's own, three deletion steps and the whole
+    # the logits once; genatt one and back; random none; three steps of deletion for each of the two maps
     assert (told_of["cells"], told_of["pictures"], told_of["backwards"]) == (2, 4, 4)
-    assert told_of["forwards"] >= 4 * (1 + 1 + 2 * 3)
+    assert told_of["forwards"] == 4 * (1 + 1 + 2 * 3)
     assert told_of["seconds"] > 0
     assert not out.exists()
 
@@ -139,6 +139,7 @@ def test_a_dry_run_estimates_the_cost_and_computes_nothing(tmp_path, filled, cap
         ("levels", {"levels": (0.1, 0.2)}, 2),
         ("1 + regions", {}, None),
         ("as many as it likes", {}, None),
+        ("patches / stride", {"patches": 16, "stride": 0}, None),
     ],
 )
 def test_costs_are_read_as_they_are_stated(formula, names, value):

@@ -12,11 +12,13 @@ import pytest
 import torch
 from PIL import Image
 
+import vitreous
 from tests.front_ends.maps import GRID, attribution, check_texts_fit, joined, one_hot, redness, words
 from vitreous.core.errors import ShapeError
 from vitreous.draw import figure, html, overlay_image, scale_of, sheet
 from vitreous.draw.captions import describe_target, explain_range
 from vitreous.draw.figure_layout import text_width, wrap_text
+from vitreous.methods.fold import FOLDS
 
 
 def saved(made) -> Image.Image:
@@ -475,6 +477,18 @@ def test_a_score_of_a_probability_beyond_one_is_explained_at_the_colour_bar(prov
     assert "beyond" not in words(figure(within))
     assert "beyond" not in words(figure(logit))
     assert ("added over layers" in explain_range(beyond)) == (provenance is TEMPERED)
+
+
+def test_scores_of_a_fold_that_states_nothing_about_its_sums_are_not_called_terms():
+    @vitreous.fold("squares", reach=lambda depth: 0)
+    def squares(layers, signal):
+        return sum(signal(layer) ** 2 for layer in layers)
+
+    try:
+        beyond = attribution(one_hot(1, 1, 1.3), provenance={**PLAIN, "fold": "squares"})
+        assert explain_range(beyond) == "scores weigh patches and are not probabilities"
+    finally:
+        FOLDS.discard("squares")
 
 
 def test_patches_that_add_up_to_more_than_a_probability_are_explained_in_a_footnote():

@@ -50,6 +50,12 @@ def test_an_unknown_keyword_is_named():
         make_method("x", lambda probe: probe, sined=True, class_specific=True)
 
 
+@pytest.mark.parametrize(("wrong", "right"), [("folds", "fold"), ("preset", "presets"), ("alias", "aliases")])
+def test_every_keyword_of_the_decorator_is_suggested(wrong, right):
+    with pytest.raises(TypeError, match=f"unknown keywords: {wrong}; did you mean '{right}'"):
+        vitreous.method("x", signed=True, class_specific=True, **{wrong: None})(lambda probe: probe)
+
+
 def test_a_missing_keyword_is_named():
     with pytest.raises(TypeError, match="'x' does not state signed=True or False"):
         make_method("x", lambda probe: probe, class_specific=True)

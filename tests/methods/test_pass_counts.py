@@ -22,6 +22,7 @@ from vitreous.methods.folds import read_token_scores
 from vitreous.methods.method import METHODS
 from vitreous.methods.pass_counts import evaluate_passes
 from vitreous.methods.spec import resolve
+from vitreous.metrics.metric import resolve_metric
 from vitreous.models.model import BlackBox
 from vitreous.testing import Counter, tiny_vits
 
@@ -80,11 +81,19 @@ def vit():
     return tiny_vits(torch.float32)["class token"]
 
 
-def count_on(vit, spec: str) -> tuple[float, float]:
-    """Forward and backward passes of an image, a pass through some of the blocks as their share."""
+def count_on(vit, spec: str, metric: str = "", in_benchmark: bool = False) -> tuple[float, float]:
+    """Forward and backward passes of an image, a pass through some of the blocks as their share.
+
+    A benchmark computes the logits of the image before the map.
+    """
     counter, image = Counter(), torch.randn(1, 3, *vit.size, generator=torch.Generator().manual_seed(1))
     with counter.watching(vit) as watched:
-        resolve(spec)(vitreous.Probe(watched, image, torch.tensor([1])))
+        probe = vitreous.Probe(watched, image, torch.tensor([1]))
+        if in_benchmark:
+            _ = probe.head_output
+        attribution = resolve(spec)(probe)
+        if metric:
+            resolve_metric(metric)(attribution, probe=probe, labels=torch.tensor([1]))
     return counter.forwards / vit.depth, counter.backwards / vit.depth
 
 
@@ -98,6 +107,29 @@ def check_estimate(counted: tuple[float, float], estimated: tuple[float, float] 
 @each("spec", dict.fromkeys([*every_fold(), *OPTIONS]))
 def test_the_estimate_is_what_a_method_takes(spec, vit):
     check_estimate(count_on(vit, spec), evaluate_passes(resolve(spec), read_model_sizes(vit)))
+
+
+def every_function_of_a_probe() -> Iterator[str]:
+    """Every method without a fold, with options, and some with a fold that reads all layers.
+
+    Of `bayes`, only the form without a prior reads nothing but logits; its estimate has a pass more.
+    """
+    for spec in dict.fromkeys([*every_fold(), *OPTIONS]):
+        if resolve(spec).fold is None and "prior='none'" not in spec:
+            yield spec
+    yield from ("ixg", "rollout", "genatt", "smoothgrad(samples=12)+plus", "ig(steps=12)+plus")
+
+
+@each("spec", every_function_of_a_probe())
+def test_a_benchmark_computes_the_logits_of_an_image_once(spec, vit):
+    ahead, back, _ = estimate_passes([spec], Evaluation(metrics=()), vit)
+    check_estimate(count_on(vit, spec, in_benchmark=True), (ahead, back))
+
+
+@each("metric", ["deletion_accuracy", "deletion(steps=8)", "positive_auc", "saco", "idsds"])
+def test_metrics_share_the_logits_of_the_image(metric, vit):
+    estimated = estimate_passes(["random"], Evaluation(metrics=(metric,)), vit)
+    assert estimated == (*count_on(vit, "random", metric, in_benchmark=True), [])
 
 
 @each("spec", ["smoothgrad", "ig"])
@@ -193,7 +225,7 @@ def test_the_estimate_of_a_black_box_is_what_a_method_takes(spec):
     estimated = count_method_passes(resolve(spec), model, read_model_sizes(model))
     assert estimated is not None
     check_estimate((count_calls(model, spec), estimated[1]), estimated)
-    assert estimate_passes([spec], Evaluation(metrics=()), model) == (1 + estimated[0], estimated[1], [])
+    assert estimate_passes([spec], Evaluation(metrics=()), model) == (*estimated, [])
 
 
 @each("spec", [*IN_PIXELS, "gradcam", "ixg+plus"])

@@ -86,7 +86,7 @@ def estimate(plan: Plan, cells: Sequence[WorkCell]) -> list[Estimate]:
 def estimate_passes(methods: Sequence[str], evaluation: Evaluation, model: BlackBox) -> tuple[float, float, list[str]]:
     """Cost of one image: forward passes, backward passes, and the specs whose cost is unknown.
 
-    The forward pass of the image itself is counted once, since all methods share it.
+    The forward pass that computes the logits of the image is counted once, since methods and metrics share it.
     """
     rows, sizes, unknown = count_targets(evaluation.targets), read_model_sizes(model), []
     ahead, back = 1.0, 0.0
@@ -96,13 +96,14 @@ def estimate_passes(methods: Sequence[str], evaluation: Evaluation, model: Black
             unknown.append(method.spec)
         forwards, backwards = own or (0.0, 0.0)
         turns = rows if method.class_specific else 1
-        ahead, back = ahead + forwards, back + backwards * turns
+        shared = own is not None and method.facts.shares_forward and method.fold is None
+        ahead, back = ahead + forwards - shared, back + backwards * turns
         for metric in map(resolve_metric, evaluation.metrics):
             explanations = count_explanations(metric, sizes)
             passes = evaluate_cost(metric.forwards, {**sizes, **metric.settings}) if explanations is None else 0
             if passes is None:
                 unknown.append(metric.spec)
-            ahead += rows * ((passes or 0) + (explanations or 0) * forwards)
+            ahead += rows * (max((passes or 0) - 1, 0) + (explanations or 0) * forwards)
             back += rows * (explanations or 0) * backwards
     return ahead, back, list(dict.fromkeys(unknown))
 

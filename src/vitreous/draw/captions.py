@@ -153,7 +153,7 @@ def explain_range(attribution: Attribution) -> str:
     """
     fold, linearisation = (attribution.provenance.get(key) for key in ("fold", "linearisation"))
     fold = None if fold is None else FOLDS.find(fold)
-    if fold is None or fold.mixing:
+    if fold is None or not (fold.single_layer or fold.accumulates == "sum"):
         return "scores weigh patches and are not probabilities"
     exact = not linearisation or (linearisation.get("norm"), linearisation.get("qk")) == ("exact", 1)
     terms = "first-order terms" if exact else "contributions in the linearised model"

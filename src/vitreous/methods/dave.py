@@ -35,6 +35,7 @@ OUTLIER = 2.5  # robust standard deviations from the median
     trial={"samples": 4},
     forwards="samples + 1",
     backwards="samples",
+    shares_forward=True,
     paper="wrobel2026dave",
     presets={"readme": {"samples": 100}, "evaluation": {"samples": 50}},
 )

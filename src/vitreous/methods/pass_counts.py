@@ -89,13 +89,13 @@ def evaluate_cost(formula: float | str, names: Mapping[str, Any]) -> float | Non
     Returns
     -------
     float or None
-        None if the text is not a formula of known names.
+        None if the text is not a formula of known names, or has no value, as after a division by zero.
     """
     text = re.sub(r"²", "**2", str(formula).split(",")[0])
     text = re.sub(r"(?<=[\w)])\s+(?=[\w(])", "*", text.strip())
     try:
         return evaluate_node(ast.parse(text, mode="eval").body, names)
-    except (SyntaxError, KeyError, TypeError, ValueError):
+    except (SyntaxError, KeyError, TypeError, ValueError, ArithmeticError):
         return None
 
 

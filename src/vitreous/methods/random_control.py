@@ -86,7 +86,14 @@ def draw_uniform(seeds: Int[Tensor, " k"], shape: Sequence[int]) -> Float[Tensor
 
 
 @method(
-    "random", family="Control", formula="sⱼ ~ U[0, 1)", signed=False, class_specific=False, backwards=0, black_box={}
+    "random",
+    family="Control",
+    formula="sⱼ ~ U[0, 1)",
+    signed=False,
+    class_specific=False,
+    backwards=0,
+    shares_forward=True,
+    black_box={},
 )
 def random(probe: BlackBoxProbe, seed: Seed = 0) -> PatchScores | PixelScores:
     """Uniform noise, one draw per image; of a black box, on a grid of 14 x 14 cells."""

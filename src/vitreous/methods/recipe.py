@@ -58,6 +58,9 @@ class Facts:
     counts
         `(method, sizes)` → values of names in these formulas, in place of options and sizes of the same name; under the
         names "forwards" and "backwards", numbers or formulas that replace them.
+    shares_forward
+        Whether one of the forward passes only computes the logits of the image, which benchmarks do once for all methods.
+        It does not hold under a fold.
     coarser
         `(method, sizes)` → options that take fewer and fewer passes, for users to whom the method takes too long.
     family
@@ -88,6 +91,7 @@ class Facts:
     forwards: int | str = 1
     backwards: int | str = 1
     counts: Callable[[Method, ModelSizes], Counts] | None = None
+    shares_forward: bool = False
     coarser: Callable[[Method, ModelSizes], Iterable[Mapping[str, Any]]] | None = None
     family: str = "Others"
     paper: str = ""
@@ -246,6 +250,7 @@ class RecipeKeywords(TypedDict, total=False):
     forwards: int | str
     backwards: int | str
     counts: Callable[[Method, ModelSizes], Counts] | None
+    shares_forward: bool
     coarser: Callable[[Method, ModelSizes], Iterable[Mapping[str, Any]]] | None
     family: str
     paper: str

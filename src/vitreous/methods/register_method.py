@@ -177,7 +177,7 @@ def make_method(
 def check_keywords(name: str, keywords: Mapping[str, Any]) -> None:
     """Raise a TypeError for keywords that do not exist, and for required ones that are missing."""
     if unknown := sorted(keywords.keys() - KEYWORDS):
-        near = get_close_matches(unknown[0], sorted(KEYWORDS), n=1)
+        near = get_close_matches(unknown[0], ["aliases", *MethodKeywords.__annotations__], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise TypeError(f"method {name!r} has unknown keywords: {', '.join(unknown)}{hint}")
     if missing := [key for key in ("signed", "class_specific") if key not in keywords]:

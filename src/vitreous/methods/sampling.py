@@ -28,7 +28,12 @@ from vitreous.methods.run import score_and_logits
 from vitreous.models.tensor_types import PatchScores, PixelScores
 
 IN_PIXELS: dict[str, Any] = {"space": "pixels"}
-PERTURBATION: dict[str, Any] = {"family": "Perturbation", "class_specific": True, "backwards": 0}
+PERTURBATION: dict[str, Any] = {
+    "family": "Perturbation",
+    "class_specific": True,
+    "backwards": 0,
+    "shares_forward": True,
+}
 MEAN_SCORE: dict[str, Any] = {"signed": False, "native": "pixel", "question": "probability", "averages": True}
 Pair = tuple[int, int]
 Space = Literal["tokens", "pixels"]

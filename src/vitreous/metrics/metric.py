@@ -90,7 +90,7 @@ class Metric:
     axes
         What levels and values of its curve are; None if it has none, or one over something else than shares of the image.
     forwards
-        Forward passes of the model per row, as a number or an expression.
+        Forward passes of the model per row, as a number or an expression, with that of the unchanged image.
     family
         "faithfulness", "localisation", "robustness" or "complexity".
     paper
