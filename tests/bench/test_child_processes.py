@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.forked import forked_context, run_forked
+from vitreous.bench import child_processes
 from vitreous.bench.child_processes import LOST, ChildProcesses
-from vitreous.bench.signals import stop_signals
+from vitreous.bench.signals import Stopped, stop_signals
 from vitreous.core.errors import DataError
 
 pytestmark = pytest.mark.slow
@@ -106,6 +108,25 @@ def test_a_child_that_still_sends_when_it_is_stopped_comes_to_its_end(tmp_path):
         assert next(children.messages()) == (0, "started")
 
     assert (tmp_path / "end").exists()
+
+
+def test_the_pipe_of_a_child_ends_with_it_if_a_signal_arrives_while_it_starts(monkeypatch):
+    """The traceback of the interruption keeps the variables of the function that starts children."""
+
+    @contextmanager
+    def interrupted():
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield
+
+    with ChildProcesses() as children:
+        monkeypatch.setattr(child_processes, "children_ignore_terminal", interrupted)
+        with stop_signals(), pytest.raises(Stopped) as interruption:
+            children.start(0, count_up, 1)
+        pipe, process = children.children.pop(0)
+        process.join()
+        assert [pipe.recv(), pipe.recv()] == [0, None]
+        assert pipe.poll(), "the pipe is still open"
+    assert interruption.value.number == signal.SIGTERM
 
 
 def start_child_and_die(report: Path) -> None:

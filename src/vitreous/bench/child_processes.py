@@ -51,12 +51,12 @@ class ChildProcesses:
         own_end, other_end = self.context.Pipe()
         call = (threads, dict(os.environ), other_end, body, *arguments)
         process: Any = self.context.Process(target=run_child, args=call, daemon=daemon)
-        with deferred_signals(), children_ignore_terminal(), self.lock:
+        # this process closes the child's end, so that the pipe ends with the child: also if a signal is raised here
+        with deferred_signals(), children_ignore_terminal(), self.lock, other_end:
             if self.is_closed:
                 raise EOFError
             process.start()
             self.children[number] = own_end, process
-        other_end.close()  # so that the pipe ends with the process
 
     def messages(self) -> Iterator[tuple[int, Any]]:
         """Number of a child and its message, `LOST` if it died, until all have ended; their errors are raised."""
