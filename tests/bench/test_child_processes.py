@@ -63,6 +63,33 @@ def test_an_error_of_a_child_is_raised_with_its_traceback():
     assert "in fail" in "".join(caught.value.__notes__)
 
 
+class TwoArgumentsError(Exception):
+    """It is pickled with one argument, so it cannot be unpickled."""
+
+    def __init__(self, reason, code):
+        super().__init__(f"{reason} ({code})")
+
+
+class LocalFunctionError(Exception):
+    def __init__(self, reason, code):
+        super().__init__(f"{reason} ({code})")
+        self.retry = lambda: None
+
+
+def fail_with(pipe, kind):
+    raise kind("no luck", 7)
+
+
+@pytest.mark.parametrize("kind", [TwoArgumentsError, LocalFunctionError])
+def test_an_error_that_cannot_be_pickled_keeps_its_type_message_and_traceback(kind):
+    with ChildProcesses() as children:
+        children.start(0, fail_with, kind)
+        with pytest.raises(RuntimeError, match=rf"{kind.__name__}: no luck \(7\)") as caught:
+            next(children.messages())
+
+    assert "in fail_with" in "".join(caught.value.__notes__)
+
+
 def answer(pipe):
     while True:
         pipe.send(pipe.recv() + 1)

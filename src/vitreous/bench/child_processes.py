@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from vitreous.bench.signals import children_ignore_terminal, deferred_signals
+from vitreous.core.errors import describe_error
 
 LOST = object()  # message of a child that died
 
@@ -121,8 +123,17 @@ def run_child(
     except KeyboardInterrupt:
         return
     except Exception as problem:  # noqa: BLE001 - raised again in the parent
-        problem.add_note(traceback.format_exc())
-        pipe.send(problem)
+        pipe.send(make_picklable(problem, traceback.format_exc()))
+
+
+def make_picklable(problem: Exception, note: str) -> Exception:
+    """The error with a note, or its type and message if the parent could not unpickle it."""
+    try:
+        pickle.loads(pickle.dumps(problem))
+    except Exception:  # noqa: BLE001 - any, since pickling calls functions of the error's class
+        problem = RuntimeError(describe_error(problem))
+    problem.add_note(note)
+    return problem
 
 
 def become_worker(threads: int, environment: Mapping[str, str]) -> None:
