@@ -156,6 +156,22 @@ def test_the_pipe_of_a_child_ends_with_it_if_a_signal_arrives_while_it_starts(mo
     assert interruption.value.number == signal.SIGTERM
 
 
+def send_part_of_a_message_and_wait(pipe):
+    pipe.send("started")
+    os.write(pipe.fileno(), b"\xff" * 12)  # as a length, more than any message has
+    time.sleep(600)
+
+
+def test_children_are_ended_if_another_thread_has_read_a_part_of_their_last_message():
+    with ChildProcesses() as children:
+        children.start(0, send_part_of_a_message_and_wait)
+        pipe, process = children.children[0]
+        assert next(children.messages()) == (0, "started")
+        assert pipe.poll(600)
+
+    assert not process.is_alive()
+
+
 def start_child_and_die(report: Path) -> None:
     with ChildProcesses() as children:
         children.start(0, send_number_and_wait)

@@ -95,7 +95,7 @@ class ChildProcesses:
             for child in children:
                 child[1].terminate()
         for pipe, process in children:
-            with suppress(EOFError, OSError):
+            with suppress(Exception):  # if another thread reads from the pipe, these are not whole messages
                 while True:  # a child that saves what it has may still send, and would wait until it is read
                     pipe.recv_bytes()
             process.join()
