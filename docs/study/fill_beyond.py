@@ -18,7 +18,8 @@ SETS = {"beyond": "val, to confirm", "beyond-pets": "pets", "beyond-scenes": "pa
 ONE_BACKWARD = 4.0  # one backward pass, which counts as two, and at most two forward passes
 CHEAP = 8.0  # about two forward and two backward passes
 EIGHTH = 1 / 8
-SIZES = {"patches": 196, "channels": 192, "layers": 12, "depth": 12, "size": (224, 224), "patch": (16, 16)}  # of ViT-Tiny
+# of ViT-Tiny
+SIZES = {"patches": 196, "channels": 192, "layers": 12, "depth": 12, "size": (224, 224), "patch": (16, 16)}
 RIVALS = ("genatt", "decompx+skipplus", "attnlrp", "fullgrad@libra+plus", "attnlrp(question='probability')+plus")
 STEPS = ((TEMPERED, PROBABLE["decompx"]), ("fuse", TEMPERED), ("fuse", "presence"), ("anneal", "fuse"))
 
