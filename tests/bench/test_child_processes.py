@@ -156,6 +156,19 @@ def test_the_pipe_of_a_child_ends_with_it_if_a_signal_arrives_while_it_starts(mo
     assert interruption.value.number == signal.SIGTERM
 
 
+def test_a_signal_that_ends_the_server_of_children_too_is_raised(monkeypatch):
+    """As by `kill %1` in a shell, or a service manager: each process of a command gets the signal."""
+
+    def start_without_server(process):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise EOFError("unexpected EOF")
+
+    with ChildProcesses() as children:
+        monkeypatch.setattr(children.context.Process, "start", start_without_server)
+        with stop_signals(), pytest.raises(Stopped):
+            children.start(0, count_up, 1)
+
+
 def send_part_of_a_message_and_wait(pipe):
     pipe.send("started")
     os.write(pipe.fileno(), b"\xff" * 12)  # as a length, more than any message has

@@ -48,17 +48,19 @@ class ChildProcesses:
         Raises
         ------
         EOFError
-            If the context manager has ended the children.
+            If the context manager has ended the children, or the server that they are forked from has ended.
         """
         own_end, other_end = self.context.Pipe()
         call = (threads, dict(os.environ), other_end, body, *arguments)
         process: Any = self.context.Process(target=run_child, args=call, daemon=daemon)
         # this process closes the child's end, so that the pipe ends with the child: also if a signal is raised here
         with deferred_signals(), children_ignore_terminal(), self.lock, other_end:
-            if self.is_closed:
-                raise EOFError
-            process.start()
-            self.children[number] = own_end, process
+            if not self.is_closed:
+                with suppress(EOFError, ConnectionError):  # the server is gone, as when a signal ends all processes
+                    process.start()
+                    self.children[number] = own_end, process
+        if process.pid is None:
+            raise EOFError
 
     def messages(self) -> Iterator[tuple[int, Any]]:
         """Number of a child and its message, `LOST` if it died, until all have ended; their errors are raised."""
