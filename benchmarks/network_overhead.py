@@ -85,14 +85,14 @@ def report_ratios(
     operations = count_operations(module, images[:1])
     extra = median(row["followed"] - row["forward"] for row in times_by_round)
     print(
-        f"{title}: floor {1e3 * median(row['floor'] for row in times_by_round):.1f} ms, {operations} operations, ",
+        f"{title}: baseline {1e3 * median(row['floor'] for row in times_by_round):.1f} ms, {operations} operations, ",
         end="",
     )
     print(f"{1e6 * extra / operations:.1f} µs each beyond a plain forward", flush=True)
     for spec in list(sides)[3:]:
         ratio = median(row[spec] / row["floor"] for row in times_by_round)
         verdict = "" if device.type == "cpu" else " (met)" if ratio <= TARGET else f" (target {TARGET})"
-        print(f"  {spec:28} {ratio:.3f} of the floor{verdict}", flush=True)
+        print(f"  {spec:28} {ratio:.3f} of the baseline{verdict}", flush=True)
 
 
 def run_forward(module: nn.Module, images: Tensor) -> Tensor:

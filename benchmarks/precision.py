@@ -7,7 +7,7 @@
 
 `kernels` compares the Triton kernels with the torch operations that they replace. `speed` is milliseconds per image and the ratio to
 one forward and backward of timm's own module in the same precision and the same run (in bfloat16: a module whose weights were
-converted); `graph_ratio` is that of the method replayed as a CUDA graph, to the same floor. `ranks` compares maps with float64 on trained weights, if the assets have them: Spearman's correlation over patches, median
+converted); `graph_ratio` is that of the method replayed as a CUDA graph, to the same baseline. `ranks` compares maps with float64 on trained weights, if the assets have them: Spearman's correlation over patches, median
 and minimum over images; "bf16" forces bfloat16 products on every method, also if its `facts.precision` does not allow them, "bf16 weights" converts the model.
 `profile` lists the operators of some rows. Results are written to precision.json as they come, and to precision.md.
 """
@@ -216,7 +216,7 @@ def measure_speeds(options: argparse.Namespace, deadline: float) -> Iterator[dic
 def time_method(
     workload: Workload, spec: str, precision: str, floor: Callable[[], Any], options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Milliseconds per image of a method and of the floor, measured alternately; also as CUDA graphs, and in bfloat16 without the kernels."""
+    """Milliseconds per image of a method and of the baseline, measured alternately; also as CUDA graphs, and in bfloat16 without the kernels."""
     method = vitreous.resolve(spec)
 
     def ours(cuda_graph: bool = False) -> Tensor:
@@ -276,7 +276,7 @@ def compute_ms_per_image(rounds: list[dict[str, float]], side: str, workload: Wo
 
 
 def record_floor(floor: Callable[[], Any]) -> Callable[[], Any]:
-    """The floor as a CUDA graph; unchanged without a GPU."""
+    """The baseline as a CUDA graph; unchanged without a GPU."""
     if not torch.cuda.is_available():
         return floor
     recording = record(lambda _: floor(), [torch.zeros(1, device="cuda")])
@@ -456,7 +456,7 @@ def format_markdown(results: dict[str, Any]) -> str:
         lines += [f"Kernels: {len(results['kernels'])} comparisons, {len(failed)} wrong", *map(json.dumps, failed), ""]
     if results.get("speed"):
         lines += [
-            "| size | method | precision | ms / image | floor | ratio | spread | ratio as a graph | ratio without kernels |",
+            "| size | method | precision | ms / image | baseline | ratio | spread | ratio as a graph | ratio without kernels |",
             "|---|---|---|---|---|---|---|---|---|",
         ]
         for row in results["speed"]:

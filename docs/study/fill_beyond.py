@@ -18,6 +18,8 @@ SETS = {"beyond": "val, to confirm", "beyond-pets": "pets", "beyond-scenes": "pa
 ONE_BACKWARD = 4.0  # one backward pass, which counts as two, and at most two forward passes
 CHEAP = 8.0  # about two forward and two backward passes
 EIGHTH = 1 / 8
+# of ViT-Tiny
+SIZES = {"patches": 196, "channels": 192, "layers": 12, "depth": 12, "size": (224, 224), "patch": (16, 16)}
 RIVALS = ("genatt", "decompx+skipplus", "attnlrp", "fullgrad@libra+plus", "attnlrp(question='probability')+plus")
 STEPS = ((TEMPERED, PROBABLE["decompx"]), ("fuse", TEMPERED), ("fuse", "presence"), ("anneal", "fuse"))
 
@@ -55,18 +57,15 @@ def classify_method(method: str) -> str:
 @lru_cache(None)
 def count_passes(method: str) -> float:
     """Cost in forward passes; a backward pass counts as two, a pass over some of the patches by their share."""
-    from vitreous.bench.cost import evaluate_cost
+    from vitreous.methods.pass_counts import evaluate_passes
     from vitreous.methods.spec import resolve
 
     resolved = resolve(method)
     settings = resolved.settings
-    sizes = {"patches": 196, "channels": 192, "layers": 12, "depth": 12, **settings}
     if "coalitions" in settings:  # all patches once, and a subset for each coalition
         return count_passes(settings["of"]) * (1 + settings["coalitions"] * compute_mean_share(settings))
-    forwards, backwards = (
-        evaluate_cost(formula, sizes) or 0 for formula in (resolved.facts.forwards, resolved.facts.backwards)
-    )
-    passes = max(1.0, float(forwards)) + 2 * float(backwards)
+    forwards, backwards = evaluate_passes(resolved, SIZES) or (0.0, 0.0)
+    passes = max(1.0, forwards) + 2 * backwards
     whole = 1.0 + 2.0 * bool(backwards)  # passes over all patches
     return whole + (passes - whole) * compute_mean_share(settings)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -84,6 +85,23 @@ def test_two_processes_give_the_rows_of_one_even_if_one_is_killed(tmp_path, orig
     assert (tmp_path / "mark").exists()
     assert done.failed == {}
     assert same(tmp_path / "run", original)
+
+
+def start_process_first(pipe, job):
+    """Body of a worker that starts a process of its own, as a `DataLoader` in a dataset of a plugin does."""
+    process = multiprocessing.get_context("fork").Process(target=int)
+    process.start()
+    process.join()
+    while True:
+        pipe.send(run_cell(job, pipe.recv()))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
+def test_workers_may_start_processes(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "compute_cells", start_process_first)
+
+    assert fill(tmp_path, processes(1, threads=1)).failed == {}
 
 
 @pytest.mark.slow

@@ -15,11 +15,11 @@ import network_overhead
 
 
 @pytest.mark.slow
-def test_every_method_is_compared_with_the_floor(capsys):
+def test_every_method_is_compared_with_the_baseline(capsys):
     module = SwinTransformer(img_size=32, embed_dim=12, depths=(1, 1), num_heads=(1, 1), window_size=4, num_classes=5)
 
     network_overhead.report_ratios("a small Swin", module, (32, 32), 2, torch.device("cpu"), rounds=1)
 
     printed = capsys.readouterr().out
     assert "operations" in printed
-    assert printed.count("of the floor") == len(network_overhead.SPECS)
+    assert printed.count("of the baseline") == len(network_overhead.SPECS)

@@ -47,6 +47,13 @@ def test_a_closed_stderr_is_a_closed_pipe_too():
     assert done.returncode == 141
 
 
+@pytest.mark.parametrize(("word", "status"), [("methods", 0), ("nonsense", 2)])
+def test_a_command_that_is_started_without_output_streams_keeps_its_status(word, status):
+    script = 'exec "$0" -m vitreous "$1" >&- 2>&-'
+
+    assert subprocess.run(["sh", "-c", script, sys.executable, word], check=False).returncode == status
+
+
 def test_a_broken_pipe_elsewhere_is_a_fault(monkeypatch, capfd):
     from vitreous.cli import catalogue
 

@@ -116,6 +116,7 @@ def test_a_map_costs_its_passes_by_the_patches_in_them():
     assert count_passes("anneal(of='ixg@libra+plus', coalitions=4)") == 3 + 4 * 3 / 2
     assert count_passes("rise(masks=256)") == 257
     assert count_passes("cat") == 3
+    assert count_passes("pami") > 100  # its regions are counted
 
 
 def test_methods_are_classified_as_ours_or_published():

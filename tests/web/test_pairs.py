@@ -214,6 +214,34 @@ def test_a_patch_that_is_pointed_at_lights_its_partners(browser, pair_server, wi
 
 
 @pytest.mark.browser
+def test_a_strongest_pair_is_marked_on_both_sides(browser, pair_server):
+    seen = PairVisit(browser, pair_server.address, f"pairs#model={MODEL}")
+    page = seen.page
+
+    def marks() -> list[str]:
+        draw = "all => all.map(canvas => canvas.toDataURL())"
+        return page.eval_on_selector_all("#first-image canvas.marks, #second-image canvas.marks", draw)
+
+    unmarked = marks()
+    pair = page.locator("#strongest button >> nth=0")
+    parts = re.findall(r"row (\d), column (\d)", pair.inner_text())
+    pair.click()
+    marked = marks()
+    assert page.inner_text("#partners").startswith("First, row {}, column {}".format(*parts[0]))
+    pair.click()
+    assert marks() == unmarked
+    expected = []
+    for side, (row, column) in zip(("first", "second"), parts, strict=True):
+        page.mouse.move(*seen.at(side, int(row) - 1, int(column) - 1))
+        expected.append(marks()[len(expected)])
+        page.mouse.move(5, 5)
+
+    assert marked == expected
+    assert all(mark != before for mark, before in zip(marked, unmarked, strict=True))
+    seen.close(pair_server.address)
+
+
+@pytest.mark.browser
 def test_pairs_by_keyboard_upload_and_text(browser, pair_server):
     seen = PairVisit(browser, pair_server.address, f"pairs#model={MODEL}")
     page = seen.page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from vitreous.bench.signals import children_ignore_terminal, deferred_signals
+from vitreous.core.errors import describe_error
 
 LOST = object()  # message of a child that died
 
@@ -46,17 +48,19 @@ class ChildProcesses:
         Raises
         ------
         EOFError
-            If the context manager has ended the children.
+            If the context manager has ended the children, or the server that they are forked from has ended.
         """
         own_end, other_end = self.context.Pipe()
         call = (threads, dict(os.environ), other_end, body, *arguments)
         process: Any = self.context.Process(target=run_child, args=call, daemon=daemon)
-        with deferred_signals(), children_ignore_terminal(), self.lock:
-            if self.is_closed:
-                raise EOFError
-            process.start()
-            self.children[number] = own_end, process
-        other_end.close()  # so that the pipe ends with the process
+        # this process closes the child's end, so that the pipe ends with the child: also if a signal is raised here
+        with deferred_signals(), children_ignore_terminal(), self.lock, other_end:
+            if not self.is_closed:
+                with suppress(EOFError, ConnectionError):  # the server is gone, as when a signal ends all processes
+                    process.start()
+                    self.children[number] = own_end, process
+        if process.pid is None:
+            raise EOFError
 
     def messages(self) -> Iterator[tuple[int, Any]]:
         """Number of a child and its message, `LOST` if it died, until all have ended; their errors are raised."""
@@ -93,7 +97,7 @@ class ChildProcesses:
             for child in children:
                 child[1].terminate()
         for pipe, process in children:
-            with suppress(EOFError, OSError):
+            with suppress(Exception):  # if another thread reads from the pipe, these are not whole messages
                 while True:  # a child that saves what it has may still send, and would wait until it is read
                     pipe.recv_bytes()
             process.join()
@@ -121,8 +125,17 @@ def run_child(
     except KeyboardInterrupt:
         return
     except Exception as problem:  # noqa: BLE001 - raised again in the parent
-        problem.add_note(traceback.format_exc())
-        pipe.send(problem)
+        pipe.send(make_picklable(problem, traceback.format_exc()))
+
+
+def make_picklable(problem: Exception, note: str) -> Exception:
+    """The error with a note, or its type and message if the parent could not unpickle it."""
+    try:
+        pickle.loads(pickle.dumps(problem))
+    except Exception:  # noqa: BLE001 - any, since pickling calls functions of the error's class
+        problem = RuntimeError(describe_error(problem))
+    problem.add_note(note)
+    return problem
 
 
 def become_worker(threads: int, environment: Mapping[str, str]) -> None:

@@ -63,7 +63,7 @@ def run_processes(
 
             def start(number: int) -> None:
                 own_job = replace(job, device=devices[number % len(devices)])
-                children.start(number, compute_cells, own_job, threads=threads_each)
+                children.start(number, compute_cells, own_job, threads=threads_each, daemon=False)
 
             def compute(cell: WorkCell) -> Outcome:
                 number = idle.get()

@@ -94,6 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         Exit status, see the docstring of this module.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed before the start, as services do
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open until the process ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # characters that the terminal cannot show must not raise an error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -84,7 +84,6 @@ def write_report(
     *,
     gallery: int = 6,
     run: str | None = None,
-    step: Callable[[str], object] = lambda _: None,
 ) -> WrittenReport:
     """Write one self-contained HTML page about a run, and its tables as Markdown, LaTeX and CSV beside it.
 
@@ -98,8 +97,6 @@ def write_report(
         Number of images shown per model and dataset; with 0, neither model nor dataset is loaded.
     run
         Name of the run; the last one if None.
-    step
-        Called with the name of each step before it begins.
 
     Returns
     -------
@@ -110,11 +107,9 @@ def write_report(
     DataError
         If the run cannot be read, or the page cannot be written.
     """
-    step("reading")
     stored, out = read_run(folder, run), Path(out)
     parts = []
     for slug, section in name_sections(stored.sections).items():
-        step(section.title)
         parts.append(make_part(stored, section, slug, gallery))
     reproduces = str(stored.entries.get("reproduces", ""))
     papers = make_paper_tables(name_sections(stored.whole_sections), stored.families, reproduces)

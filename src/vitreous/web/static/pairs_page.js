@@ -17,7 +17,7 @@ const choice = { model: "scenes", method: "decompx", similarity: "cosine", kind:
 const views = { first: new ImageView(460, "The first image as the model sees it"), second: new ImageView(460, "The second image as the model sees it") };
 const uploads = {};
 let offer = null, pair = null, bitmaps = {};
-let pinned = null; // [side, index] selected by a click
+let pinned = null; // [side, index, partner] selected by a click; the partner is null unless a pair was clicked
 let cursor = NO_CURSOR; // index of the part under the pointer, by side
 
 // ── the request ─────────────────────────────────────────────────────────────────────────────────
@@ -79,11 +79,11 @@ function draw() {
 
 // Both maps, or the partners of the selected part on the other side.
 function drawSides() {
-  const [selectedSide, selected] = pinned ?? SIDES.map((side) => [side, cursor[side]]).find(([, index]) => index !== null) ?? [null, null];
+  const [selectedSide, selected, partner = null] = pinned ?? SIDES.map((side) => [side, cursor[side]]).find(([, index]) => index !== null) ?? [null, null];
   for (const side of SIDES) {
     const { words, grid } = pair[side], shares = selectedSide === null ? getShares(side) : side === selectedSide ? null : getShares(side, selected);
     const field = shares && readField({ scores: shares }, grid), scale = field && fitScale([{ field, signed: true }]);
-    const marked = side === selectedSide ? selected : cursor[side];
+    const marked = side === selectedSide ? selected : cursor[side] ?? partner;
     if (words) drawWords(shares, scale, marked);
     else {
       views[side].drawImage(bitmaps[side], grid, true);
@@ -116,7 +116,7 @@ function describePartners(side, index) {
 
 function drawStrongestPairs() {
   const strongest = pair.matrix.flatMap((row, i) => row.map((share, j) => [share, i, j])).sort((a, b) => b[0] - a[0]).slice(0, 6);
-  fill($("strongest"), ...strongest.map(([share, i, j]) => create("button", { type: "button", "data-key": `${i}-${j}`, onclick: () => togglePin("first", i) },
+  fill($("strongest"), ...strongest.map(([share, i, j]) => create("button", { type: "button", "data-key": `${i}-${j}`, onclick: () => togglePin("first", i, j) },
     `${describePart("first", i)} ↔ ${describePart("second", j)}: ${formatDigits(share, 2)}`)));
 }
 
@@ -128,8 +128,8 @@ function setCursor(side, index) {
   drawSides();
 }
 
-function togglePin(side, index) {
-  pinned = pinned && pinned[0] === side && pinned[1] === index ? null : [side, index];
+function togglePin(...part) {
+  pinned = String(pinned) === String(part) ? null : part;
   drawSides();
 }
 
