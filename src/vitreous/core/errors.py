@@ -103,15 +103,28 @@ class Caveat(UserWarning):
 
 def describe_error(problem: BaseException) -> str:
     """Type and message of an unexpected error on one line, for the text of one of our own errors."""
-    return f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+    return f"{type(problem).__name__}: {message_of(problem)}"
+
+
+def message_of(problem: BaseException) -> str:
+    """Message of an error on one line."""
+    return " ".join(str(problem).split())[:200]
 
 
 @contextmanager
-def unexpected_errors_as(error: Callable[[str], VitreousError]) -> Iterator[None]:
-    """Context that raises unexpected errors as `error(reason)`; errors of the library pass as they are."""
+def unexpected_errors_as(
+    error: Callable[[str], VitreousError],
+    *kinds: type[Exception],
+    describe: Callable[[BaseException], str] = describe_error,
+) -> Iterator[None]:
+    """Context that raises unexpected errors, of these kinds or of all, as `error(describe(problem))`.
+
+    Errors of the library pass as they are.
+    """
+    caught = kinds or (Exception,)
     try:
         yield
     except VitreousError:
         raise
-    except Exception as problem:
-        raise error(describe_error(problem)) from problem
+    except caught as problem:
+        raise error(describe(problem)) from problem

@@ -6,7 +6,7 @@ import csv
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from io import BytesIO
 from itertools import product
 from pathlib import Path
@@ -15,28 +15,24 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from vitreous.core.errors import DataError, VitreousError
+from vitreous.core.errors import DataError, VitreousError, message_of, unexpected_errors_as
 from vitreous.data.sample import Boxes, Mask
 from vitreous.models.image_decoding import open_upright
 
 SUFFIXES = (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
-@contextmanager
-def other_errors_as(sentence: str, *kinds: type[Exception]) -> Iterator[None]:
+def other_errors_as(sentence: str, *kinds: type[Exception]) -> AbstractContextManager[None]:
     """Context that raises `DataError` for exceptions of these kinds, by default for all but those of this library.
 
     Decoders, file formats and kinds of storage have many exceptions of their own. `{reason}` in the sentence is replaced by
-    the message of the exception.
+    the message of the exception, or its type if it has none.
     """
-    caught = kinds or (Exception,)
-    try:
-        yield
-    except VitreousError:
-        raise
-    except caught as problem:
-        reason = " ".join(str(problem).split())[:200] or type(problem).__name__
-        raise DataError(sentence.replace("{reason}", reason)) from None
+
+    def error(reason: str) -> DataError:
+        return DataError(sentence.replace("{reason}", reason))
+
+    return unexpected_errors_as(error, *kinds, describe=lambda problem: message_of(problem) or type(problem).__name__)
 
 
 def is_image_name(name: str) -> bool:
