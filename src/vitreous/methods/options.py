@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import NoneType, UnionType
@@ -150,6 +150,11 @@ class OptionFunction:
     def pick(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Those of the settings that are options of this function."""
         return {key: settings[key] for key in self.options if key in settings}
+
+    def check_inputs(self, owner: str, further: Collection[str] = (), hint: str = "") -> None:
+        """Raise a TypeError for a parameter without a default that is neither the first one nor one of `further`."""
+        if unknown := [name for name in self.inputs[1:] if name not in further]:
+            raise TypeError(f"{owner} has the parameter {unknown[0]!r} without a default; options have one{hint}")
 
 
 def options_of(function: Callable[..., Any] | None) -> Options:

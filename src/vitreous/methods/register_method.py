@@ -8,13 +8,12 @@ from typing import Any, Unpack
 
 from vitreous.methods.fold import Fold
 from vitreous.methods.folds import first
-from vitreous.methods.method import FACTS, METHODS, NEEDS, RECIPE, SPEC_ALIASES, Method
+from vitreous.methods.method import FACTS, METHODS, NEEDS, SPEC_ALIASES, Method
 from vitreous.methods.options import OptionFunction
 from vitreous.methods.recipe import Facts, LayerNeeds, LayerSignal, MethodKeywords, ProbeFunction, RecipeKeywords
 
 FUNCTIONS = ("adapt", "pixel", "finish")  # of a `LayerSignal`, each with options of its own
 LAYER_INPUTS = ("probe", "linearisation")  # that a signal may have besides the layer
-KEYWORDS = {*FACTS, *NEEDS, *RECIPE, *FUNCTIONS}
 
 
 def method(
@@ -160,7 +159,11 @@ def make_method(
     title = (signature.call.__doc__ or "").strip().split("\n")[0]
     keywords: dict[str, Any] = {**facts}
     check_keywords(name, keywords)
-    check_inputs(name, function, () if fold is None else LAYER_INPUTS)
+    if fold is None:
+        signature.check_inputs(f"method {name!r}")
+    else:
+        hint = f"; besides the layer, a signal may take {' and '.join(LAYER_INPUTS)}"
+        signature.check_inputs(f"method {name!r}", LAYER_INPUTS, hint)
     promised = Facts(**{"title": title, **{key: keywords.pop(key) for key in FACTS & keywords.keys()}})
     needs = LayerNeeds(**{key: keywords.pop(key) for key in NEEDS & keywords.keys()})
     functions = {key: OptionFunction.of(keywords.pop(key)) for key in FUNCTIONS if keywords.get(key) is not None}
@@ -176,19 +179,12 @@ def make_method(
 
 def check_keywords(name: str, keywords: Mapping[str, Any]) -> None:
     """Raise a TypeError for keywords that do not exist, and for required ones that are missing."""
-    if unknown := sorted(keywords.keys() - KEYWORDS):
+    if unknown := sorted(keywords.keys() - RecipeKeywords.__annotations__.keys()):
         near = get_close_matches(unknown[0], ["aliases", *MethodKeywords.__annotations__], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise TypeError(f"method {name!r} has unknown keywords: {', '.join(unknown)}{hint}")
     if missing := [key for key in ("signed", "class_specific") if key not in keywords]:
         raise TypeError(f"method {name!r} does not state {' and '.join(f'{key}=True or False' for key in missing)}")
-
-
-def check_inputs(name: str, function: Callable[..., Any], inputs: tuple[str, ...]) -> None:
-    """Raise a TypeError for parameters without a default that a method's function is not given."""
-    if unknown := [key for key in OptionFunction.of(function).inputs[1:] if key not in inputs]:
-        also = f"; besides the layer, a signal may take {' and '.join(inputs)}" if inputs else ""
-        raise TypeError(f"method {name!r} has the parameter {unknown[0]!r} without a default; options have one{also}")
 
 
 def register_alias(alias: str, spec: str) -> None:

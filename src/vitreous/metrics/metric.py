@@ -310,11 +310,8 @@ def metric(
 
     def register(function: Callable[..., Any]) -> Metric:
         signature = OptionFunction.of(function)
-        if unknown := [key for key in signature.inputs[1:] if key not in FIXTURES]:
-            raise TypeError(
-                f"the metric {signature.call.__name__!r} has the parameter {unknown[0]!r} without a default; options have one, and "
-                f"inputs are called {', '.join(FIXTURES)}"
-            )
+        hint = f", and inputs are called {', '.join(FIXTURES)}"
+        signature.check_inputs(f"the metric {signature.call.__name__!r}", FIXTURES, hint)
         title = (inspect.getdoc(signature.call) or "").split("\n")[0]
         own_name = name or signature.call.__name__
         registered = Metric(own_name, signature, higher_is_better, **{"title": title, **facts})
