@@ -214,7 +214,7 @@ def test_names_outside_the_core_carry_the_type_too():
 
 SCRIPTS = [
     path
-    for pattern in ("docs/*.py", "docs/study/*.py", "training/*.py", "benchmarks/*.py", "benchmarks/suite/*.py")
+    for pattern in ("docs/*.py", "study/*.py", "training/*.py", "benchmarks/*.py", "benchmarks/suite/*.py")
     for path in sorted(ROOT.glob(pattern))
 ]
 
