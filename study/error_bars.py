@@ -38,7 +38,7 @@ from vitreous.data.batch import Batch
 from vitreous.methods.attribution import Attribution
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the scripts beside this one are `study`
-from study import clip_probe
+from study import probed_towers
 from study.error_ceilings import measure_ceilings, measure_coverage, measure_sensitivity
 from study.error_fits import SIZES, draw_subsets, fit_maps
 from study.error_maps import (
@@ -146,16 +146,16 @@ def measure_clip(job: Job) -> None:
             start, label = time.monotonic(), LABELS[name]
             with torch.no_grad():
                 right = vit.module(batch.images.to(job.device)).argmax(1).cpu() == batch.labels
-            job.table.add(clip_probe.NAME, label, batch.keys, "classifier", {"accuracy": right.double()})
+            job.table.add(probed_towers.CLIP, label, batch.keys, "classifier", {"accuracy": right.double()})
             for spec, attribution in make_clip_maps(vit, batch.images, batch.labels):
                 scores = evaluate_map(vit, attribution, batch, METRICS[name])
-                job.table.add(clip_probe.NAME, label, batch.keys, spec, scores)
-            print(f"{clip_probe.NAME} {label}: {len(batch)} images in {time.monotonic() - start:.0f} s", flush=True)
+                job.table.add(probed_towers.CLIP, label, batch.keys, spec, scores)
+            print(f"{probed_towers.CLIP} {label}: {len(batch)} images in {time.monotonic() - start:.0f} s", flush=True)
 
 
 def read_clip_batches(name: str, job: Job, count: int, size: int = 32) -> Iterator[tuple[Any, Batch]]:
     """The model, and images of the confirmation half whose labels its classifier has, with the classifier's labels."""
-    vit, numbers = clip_probe.load_classifier(name, job.device)
+    vit, numbers = probed_towers.load_classifier(probed_towers.CLIP, name, job.device)
     dataset = open_dataset(f"assets:{name}")
     labelled = [place for place in choose_photographs(name) if dataset[place].label in numbers]
     for batch in read_places(name, vit, labelled[:count], size, job.shard):
@@ -165,7 +165,7 @@ def read_clip_batches(name: str, job: Job, count: int, size: int = 32) -> Iterat
 def measure_mask_counts(job: Job) -> None:
     """TIS by number of masks, at most one for every activation channel."""
     metrics = METRICS[PETS]
-    if job.model == clip_probe.NAME:
+    if job.model == probed_towers.CLIP:
         stream: Iterator[tuple[Any, Batch]] = read_clip_batches(PETS, job, job.limit or 48, 16)
     else:
         vit = load_model(job.model, job.device)
@@ -238,7 +238,7 @@ PARTS = {
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=[*PARTS])
-    parser.add_argument("--model", default="ViT-Tiny", choices=[*WEIGHTS, clip_probe.NAME, "scenes"])
+    parser.add_argument("--model", default="ViT-Tiny", choices=[*WEIGHTS, probed_towers.CLIP, "scenes"])
     parser.add_argument(
         "--datasets", nargs="*", default=[], help="of val, pets, single, part, pair, shortcut; default: all"
     )
@@ -248,7 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--shard", metavar="i/n", help="every n-th batch of photographs from the i-th on")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     options = parser.parse_args(arguments)
-    model = {"scenes": "scenes", "clip": clip_probe.NAME}.get(options.part, options.model).replace("/", "-")
+    model = {"scenes": "scenes", "clip": probed_towers.CLIP}.get(options.part, options.model).replace("/", "-")
     shard = [] if options.shard is None else [options.shard.replace("/", "-of-")]
     name = "-".join(["error-bars", options.part, model, *options.datasets, *shard])
     torch.set_float32_matmul_precision("high")  # for evaluations of the model outside of `explain`

@@ -100,23 +100,24 @@ def weight_by_distance(covariance: Tensor, grid: Sequence[int], length: float = 
 
 def fit_maps(
     vit: Any, images: Tensor, targets: Tensor, question: str, prior: str, most: int, subsets: ScoredSubsets | None = None,
-    shrinkage: Sequence[str] = ("",), cover: str = "features",
+    shrinkage: Sequence[str] = ("",), cover: str = "features", sizes: Sequence[int] = SIZES,
 ) -> dict[str, Attribution]:  # fmt: skip
-    """Maps of `bayes` with each of SIZES up to `most`, from the subsets of the largest.
+    """Maps of `bayes` with each of `sizes` up to `most`, from the subsets of the largest.
 
-    `shrinkage` names priors of SHRINKAGE, "" for that of the method; `prior` may be "fuse as two maps"; `cover` is the
+    `shrinkage` names priors of SHRINKAGE, "" for that of the method; `prior` may be "fuse as two maps", or two specs joined by " and "; `cover` is the
     prior covariance: "features" as in the method, "plain" without the maps' size, or "space" with distances on the grid.
     """
     subsets = subsets or draw_subsets(vit, images, targets, most)
     probe, targets_per_image, total = subsets.probes[question], subsets.targets_per_image, subsets.totals[question]
     patches, layout = probe.layout.patches, probe.layout
-    methods = (resolve("temper"), resolve("presence")) if prior == "fuse as two maps" else prior_maps(prior)
+    names = ("temper", "presence") if prior == "fuse as two maps" else prior.split(" and ")
+    methods = [method for name in names for method in prior_maps(name)]
     maps = [prior_scores(method, probe).double().cpu() for method in methods]
     means = torch.stack(maps, 1) if maps else torch.zeros(probe.rows, 0, patches, dtype=torch.float64)
     keep, differences = subsets.keep.cpu(), subsets.differences[question].cpu()
     features = probe.states[-1][:, layout.prefix :].double().cpu()
     maps_by_spec: dict[str, Attribution] = {}
-    for samples in dict.fromkeys(size for size in (*SIZES, most) if size <= most):
+    for samples in dict.fromkeys(size for size in (*sizes, most) if size <= most):
 
         def fit_image(image: int, pairs: int = samples // 2) -> list[Any]:
             rows_of_image = slice(image * targets_per_image, (image + 1) * targets_per_image)
@@ -135,7 +136,7 @@ def fit_maps(
         for name, posteriors in zip(shrinkage, zip(*by_image, strict=True), strict=True):
             mean = torch.cat([posterior.mean for posterior in posteriors]).to(total) + total[:, None] / patches
             stderr = torch.cat([posterior.stderr for posterior in posteriors]).to(total)
-            spec = resolve("bayes", samples=samples, prior=prior.removesuffix(" as two maps"), question=question).spec
+            spec = resolve("bayes", samples=samples, prior=prior.split(" ")[0], question=question).spec
             words = [
                 word for word in (name, prior if " " in prior else "", cover if cover != "features" else "") if word
             ]

@@ -1,4 +1,4 @@
-"""CLIP ViT-B/16 as a third model: its vision tower with a linear classifier that is trained on the selection half.
+"""CLIP ViT-B/16 and DINOv2 ViT-S/14 as further models: a tower with a linear classifier that is trained on the selection half.
 
 The assets have one image of every ImageNet class, so no class of the confirmation half occurs in the other half. Classes that
 occur in both are the 24 breeds of pets (ten images each) and groups of ImageNet classes.
@@ -18,9 +18,11 @@ from vitreous.data import open_dataset
 from vitreous.data.batch import batches
 from vitreous.data.reader import expand_path
 
-NAME = "CLIP-B/16"
-WEIGHTS = "assets:weights/clip-vit-base-patch16.vision.safetensors"
-ARCHITECTURE = "vit_base_patch16_clip_quickgelu_224"
+CLIP, DINO = "CLIP-B/16", "DINOv2-S/14"
+WEIGHTS = {
+    CLIP: "assets:weights/clip-vit-base-patch16.vision.safetensors",
+    DINO: "assets:weights/timm-vit_small_patch14_dinov2.safetensors",
+}
 GROUPS = {  # ImageNet's classes of animals, as ranges of numbers
     "fish": ((0, 6), (389, 397)), "birds": ((7, 24), (80, 100), (127, 146)), "amphibians": ((25, 32),), "reptiles": ((33, 68),),
     "arachnids": ((69, 79),), "sea invertebrates": ((107, 126),), "canines": ((151, 280),), "cats": ((281, 293),),
@@ -70,14 +72,19 @@ def convert_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return converted
 
 
-def load_tower(device: str) -> Any:
-    """timm's model whose 512 outputs are CLIP's image vector before it is normalised."""
+def load_tower(name: str, device: str) -> Any:
+    """timm's model whose outputs are an image vector: CLIP's before it is normalised, or DINOv2's class token."""
     import timm
     from safetensors.torch import load_file
+    from timm.models.vision_transformer import checkpoint_filter_fn
 
-    module = timm.create_model(ARCHITECTURE, num_classes=512)
-    state = convert_state(load_file(expand_path(WEIGHTS)))
-    module.load_state_dict({**state, "head.bias": torch.zeros(512)})
+    state = load_file(expand_path(WEIGHTS[name]))
+    if name == CLIP:
+        module: Any = timm.create_model("vit_base_patch16_clip_quickgelu_224", num_classes=512)
+        module.load_state_dict({**convert_state(state), "head.bias": torch.zeros(512)})
+    else:
+        module = timm.create_model("vit_small_patch14_dinov2", num_classes=0, img_size=224)
+        module.load_state_dict(checkpoint_filter_fn(state, module))  # positions for 224 pixels instead of 518
     return module.eval().to(device)
 
 
@@ -124,12 +131,12 @@ def train_classifier(inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tens
     return *fit_logistic(inputs, labels, classes, best), best
 
 
-def load_classifier(dataset: str, device: str) -> tuple[Any, dict[int, int]]:
-    """CLIP's tower with a classifier trained on a dataset's first half, and the index of every label that it has.
+def load_classifier(name: str, dataset: str, device: str) -> tuple[Any, dict[int, int]]:
+    """A tower with a classifier trained on a dataset's first half, and the index of every label that it has.
 
-    Training images are those at even places (part 1/2); the head is affine, the product of projection and classifier.
+    Training images are those at even places (part 1/2); CLIP's head is affine, the product of projection and classifier.
     """
-    module, spec = load_tower(device), f"assets:{dataset}"
+    module, spec = load_tower(name, device), f"assets:{dataset}"
     places = range(0, len(open_dataset(spec)), 2)
     inputs, labels = compute_vectors(module, spec, places, device)
     numbers = number_labels(dataset, labels.tolist())
@@ -138,12 +145,13 @@ def load_classifier(dataset: str, device: str) -> tuple[Any, dict[int, int]]:
     scale = inputs.norm(dim=1).mean()
     classes = 1 + max(numbers.values())
     weight, bias, decay = train_classifier(inputs / scale, targets, classes)
-    head = torch.nn.Linear(module.head.in_features, classes)
+    projection = getattr(module.head, "weight", torch.eye(module.num_features)).cpu().double()
+    head = torch.nn.Linear(projection.shape[1], classes)
     with torch.no_grad():
-        head.weight.copy_((weight / scale) @ module.head.weight.cpu().double())
+        head.weight.copy_((weight / scale) @ projection)
         head.bias.copy_(bias)
     module.head, module.num_classes = head.to(device), classes
-    print(f"{NAME} on {dataset}: {len(inputs)} training images, {classes} classes, penalty {decay:g}", flush=True)
+    print(f"{name} on {dataset}: {len(inputs)} training images, {classes} classes, penalty {decay:g}", flush=True)
     return vitreous.wrap(module), number_all_labels(dataset, numbers)
 
 
