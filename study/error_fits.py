@@ -136,7 +136,7 @@ def fit_maps(
         for name, posteriors in zip(shrinkage, zip(*by_image, strict=True), strict=True):
             mean = torch.cat([posterior.mean for posterior in posteriors]).to(total) + total[:, None] / patches
             stderr = torch.cat([posterior.stderr for posterior in posteriors]).to(total)
-            spec = resolve("bayes", samples=samples, prior=prior.split(" ")[0], question=question).spec
+            spec = resolve("bayes", samples=samples, prior=prior.partition(" ")[0], question=question).spec
             words = [
                 word for word in (name, prior if " " in prior else "", cover if cover != "features" else "") if word
             ]
