@@ -238,6 +238,6 @@ def provenance(
         "question": question.name,
         "precision": str(model.dtype).removeprefix("torch."),
         "device": str(model.device),
-        "picture": list(images.shape[-2:]),
+        "image_size": list(images.shape[-2:]),
         **({"caveat": caution} if caution else {}),
     }

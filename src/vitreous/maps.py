@@ -127,11 +127,6 @@ class MapFolder:
         """Metadata of the files: job, model, layout, preprocessing and provenance of every method."""
         return read_about(self.files[0]) or {}
 
-    @property
-    def key_column(self) -> str:
-        """Name of the column with the keys of the images; files of version 0.1 call it `picture`."""
-        return "picture" if "picture" in self.dataset.schema.names else "key"
-
     def __len__(self) -> int:
         return self.dataset.count_rows()
 
@@ -157,7 +152,7 @@ class MapFolder:
             attributions = (joined[row] for joined in self._attributions(table) for row in range(len(joined)))
             for row in table.to_pylist():
                 columns = {name: row[name] for name in DESCRIBED}
-                yield StoredMap(key=row[self.key_column], **columns, attribution=next(attributions))
+                yield StoredMap(key=row["key"], **columns, attribution=next(attributions))
 
     def batches(self, batch_size: int = 256, **where: Any) -> Iterator[Attribution]:
         """Maps as attributions of up to `batch_size` rows of one method and grid size.
@@ -234,7 +229,7 @@ class MapFolder:
         KeyError
             If there is no map of the image.
         """
-        where: dict[str, Any] = {self.key_column: key}
+        where: dict[str, Any] = {"key": key}
         stored = list(self.rows(**where))
         if not stored:
             raise KeyError(key)
@@ -247,7 +242,7 @@ class MapFolder:
         -------
         iterator of str
         """
-        batches = self.dataset.to_batches(columns=[self.key_column], batch_readahead=1, fragment_readahead=1)
+        batches = self.dataset.to_batches(columns=["key"], batch_readahead=1, fragment_readahead=1)
         keys = chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
         yield from (key for key, _ in groupby(keys))
 
@@ -258,7 +253,7 @@ class MapFolder:
         -------
         iterator of tuple of str
         """
-        for batch in self.scan([self.key_column, "error"], {}, 4096, failed=True):
+        for batch in self.scan(["key", "error"], {}, 4096, failed=True):
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
     def samples(self, dataset: str | None = None, **where: Any) -> Iterator[tuple[StoredMap, Sample]]:
@@ -286,7 +281,7 @@ class MapFolder:
             raise DataError(
                 f"'{self.files[0]}' does not say where its images are; read the folder that `vitreous map` wrote"
             )
-        source = open_source(spec, self.about.get("images", self.about.get("pictures")))
+        source = open_source(spec, self.about.get("images"))
         for file in self.files:
             shard = (read_about(file) or {})["shard"]
             part = source.parts[shard["part"]]

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.capture.argument_types import ArrayInput, OutputScore
-from vitreous.core.deprecation import rename_warnings
 from vitreous.core.errors import ShapeError
 
 __all__ = ["box", "cosine", "mask", "pixel", "probability", "token", "value"]
@@ -266,6 +265,3 @@ def with_dimensions(tensor: Tensor, dimensions: int) -> Tensor:
             f"this score reads an output with {dimensions} dimensions, not one of shape {list(tensor.shape)}"
         )
     return tensor
-
-
-__getattr__ = rename_warnings(__name__, {"field": "output_field", "named": "with_name"})

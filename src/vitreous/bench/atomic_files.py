@@ -10,7 +10,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitreous.bench.rows import OLD_COLUMNS, rename_columns
 from vitreous.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -45,9 +44,7 @@ def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     if hashlib.sha256(data).hexdigest() != path.stem.split("-")[1]:
         raise DataError(f"'{path}' is damaged or gone; run the plan again, and what it held is computed again")
     with pq.ParquetFile(BytesIO(data)) as file:
-        old_names = {OLD_COLUMNS[name]: name for name in file.schema_arrow.names if name in OLD_COLUMNS}
-        table = file.read(None if columns is None else [old_names.get(name, name) for name in columns])
-    return rename_columns(table)
+        return file.read(None if columns is None else list(columns))
 
 
 def is_whole(path: Path) -> bool:

@@ -59,8 +59,8 @@ class Estimate:
     unknown: list[str] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
-        """The estimate as JSON values; images are called pictures there."""
-        return {"pictures" if name == "images" else name: value for name, value in asdict(self).items()}
+        """The estimate as JSON values."""
+        return asdict(self)
 
 
 def estimate(plan: Plan, cells: Sequence[WorkCell]) -> list[Estimate]:

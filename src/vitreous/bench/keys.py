@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any
@@ -78,11 +78,6 @@ def hash_identity(method_or_metric: Method | Metric | None) -> str:
 def hash_key(**decides: str) -> str:
     """Hash of named values that determine a row."""
     return digest(to_canonical_json(decides).encode())
-
-
-def use_hashed_names(entries: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Entries with the names that hashes are made of: `images` is still `pictures`, so that runs of 0.1 are continued."""
-    return {"pictures" if name == "images" else name: value for name, value in entries}
 
 
 def hash_entries(entries: Mapping[str, Any]) -> str:

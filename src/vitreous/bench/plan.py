@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from vitreous.bench.keys import hash_entries, use_hashed_names
+from vitreous.bench.keys import hash_entries
 from vitreous.bench.plan_source import Origin, parse_fraction
-from vitreous.core.deprecation import renamed_attributes
 from vitreous.core.errors import DataError, SpecError
 
 try:
@@ -193,7 +192,6 @@ def gather_arguments(entry: Any, info: ValidationInfo[Origin]) -> Any:
     return {**{key: value for key, value in entry.items() if key in own}, "arguments": pairs}
 
 
-@renamed_attributes(pictures="images")
 @dataclass(frozen=True, slots=True)
 class DataSpec:
     """A dataset of a plan; entries that are None are those of the plan.
@@ -250,7 +248,6 @@ DATASET_FORM = described(
 SPEC_ALONE = BeforeValidator(lambda entry: entry if isinstance(entry, Mapping) else {"spec": entry})
 
 
-@renamed_attributes(pictures="images")
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """What is measured on one dataset, with the entries of dataset, protocol and plan merged.
@@ -273,7 +270,6 @@ class Evaluation:
     preprocess: str | None = None
 
 
-@renamed_attributes(pictures="images")
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that determines the rows of a run, and how they are computed.
@@ -347,7 +343,7 @@ class Plan:
     @property
     def run(self) -> str:
         """Name of the run: hash of the fields that affect the rows and of the library's version."""
-        entries = asdict(self, dict_factory=use_hashed_names)
+        entries = asdict(self)
         return hash_entries({name: value for name, value in entries.items() if name not in NOT_HASHED})
 
     @property

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vitreous.bench.plan import ENTRIES, NO_ENTRIES, DataSpec, Evaluation, ModelSpec, Plan
-from vitreous.bench.plan_source import FLAGS, OLD_ENTRIES, Origin, suggest
+from vitreous.bench.plan_source import FLAGS, Origin, suggest
 from vitreous.core.errors import DataError, SpecError
 from vitreous.metrics.protocols import Protocol, protocol
 
@@ -66,28 +65,13 @@ def read_plan(path: str | Path, **over: Any) -> Plan:
         where = f", line {place[1]}, column {place[2]}" if place else ""
         raise SpecError(f"'{path}'{where}: {message}; a plan is written in TOML, name = value") from None
     changes = {key: value for key, value in over.items() if value is not None}
-    return make_plan(
-        {**rename_entries(entries, warn=True), **rename_entries(changes, warn=True)}, Origin(str(path), text), text
-    )
+    return make_plan({**entries, **changes}, Origin(str(path), text), text)
 
 
 def plan_from_flags(**flags: Any) -> Plan:
     """Make a plan from command-line flags; those that are None count as not given."""
     entries = {key: value for key, value in flags.items() if value is not None}
-    return make_plan(rename_entries(entries, warn=True), Origin(flags=FLAGS), "")
-
-
-def rename_entries(entries: Mapping[str, Any], *, warn: bool = False) -> dict[str, Any]:
-    """Entries of a plan, and those of its datasets, with old names replaced; an entry of the new name comes first."""
-    renamed = {
-        OLD_ENTRIES.get(key, key): value for key, value in entries.items() if OLD_ENTRIES.get(key) not in entries
-    }
-    for key in entries.keys() & OLD_ENTRIES.keys() if warn else ():
-        warnings.warn(f"the entry {key!r} of a plan is now {OLD_ENTRIES[key]!r}", DeprecationWarning, stacklevel=4)
-    if isinstance(datasets := renamed.get("datasets"), list | tuple):
-        tables = [rename_entries(data, warn=warn) if isinstance(data, Mapping) else data for data in datasets]
-        renamed["datasets"] = tables
-    return renamed
+    return make_plan(entries, Origin(flags=FLAGS), "")
 
 
 def make_plan(entries: Mapping[str, Any], origin: Origin, text: str) -> Plan:
@@ -110,7 +94,6 @@ def make_plan(entries: Mapping[str, Any], origin: Origin, text: str) -> Plan:
     SpecError
         If an entry is missing, unknown or invalid.
     """
-    entries = rename_entries(entries)
     for key, example in (("models", 'models = ["scenes"]'), ("datasets", 'datasets = ["scenes:single"]')):
         if not entries.get(key):
             raise origin.wrong(

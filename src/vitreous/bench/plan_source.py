@@ -18,7 +18,6 @@ FLAGS = {
     **{key: f"--{key.replace('_', '-')}" for key in ("protocol", "images", "seed", "precision", "targets", "question")},
     **{key: f"--{key.replace('_', '-')}" for key in ("device", "batch_size", "slice", "out", "checkpoint")},
 }
-OLD_ENTRIES = {"pictures": "images"}  # accepted for one release
 
 
 class Origin:
@@ -55,8 +54,8 @@ class Origin:
     def line(self, key: str, value: Any = None) -> int | None:
         """Number (from 1) of the line that contains the quoted value, else of the one that sets the key, else None."""
         bare = [line.split("#", 1)[0] if '"' not in line and "'" not in line else line for line in self.lines]
-        names = "|".join(map(re.escape, (key, *(old for old, new in OLD_ENTRIES.items() if new == key))))
-        sets = re.compile(rf"^\s*(\[+\s*)?[\"']?({names})[\"']?\s*(=|\]|\.)|[{{,]\s*[\"']?({names})[\"']?\s*=")
+        name = re.escape(key)
+        sets = re.compile(rf"^\s*(\[+\s*)?[\"']?{name}[\"']?\s*(=|\]|\.)|[{{,]\s*[\"']?{name}[\"']?\s*=")
         setting_lines = [n for n, line in enumerate(bare, 1) if sets.search(line)]
         if isinstance(value, str):
             quoted = [n for n, line in enumerate(bare, 1) if f'"{value}"' in line or f"'{value}'" in line]

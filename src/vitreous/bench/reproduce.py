@@ -19,7 +19,6 @@ from typing import Any
 from vitreous.bench.plan import Plan
 from vitreous.bench.plan_parser import make_plan
 from vitreous.bench.plan_source import Origin, suggest
-from vitreous.core.deprecation import renamed_parameters
 from vitreous.core.errors import Caveat, SpecError
 from vitreous.data.reader import split_spec
 from vitreous.data.subset_list import read_entries
@@ -140,7 +139,6 @@ def keep_models(selected: Reproduction, keys: Sequence[str]) -> Reproduction:
     )
 
 
-@renamed_parameters(pictures="images")
 def plan_reproduction(
     selected: Reproduction,
     data: Mapping[str, str],

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vitreous.core.deprecation import rename_warnings
 from vitreous.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -71,7 +70,6 @@ COLUMNS = {
         **ORIGIN,
     },
 }
-OLD_COLUMNS = {"picture": "image"}  # of stores that versions before 0.2 wrote
 COSTS = ("seconds", "map_seconds", "peak_mib", "device")  # columns that may differ between two runs of one plan
 
 
@@ -136,11 +134,6 @@ def to_half_precision(maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (flat / scales[:, None]).astype(np.float16), scales
 
 
-def rename_columns(table: pa.Table) -> pa.Table:
-    """The table with old names of columns replaced."""
-    return table.rename_columns([OLD_COLUMNS.get(name, name) for name in table.column_names])
-
-
 def to_frame(rows: pa.Table | pd.DataFrame) -> pd.DataFrame:
     """Convert rows of a store to a pandas frame.
 
@@ -165,6 +158,3 @@ def to_frame(rows: pa.Table | pd.DataFrame) -> pd.DataFrame:
     except ImportError:
         raise DataError("results are summarised with pandas: pip install 'vitreous[bench]'") from None
     return rows if isinstance(rows, pd.DataFrame) else rows.to_pandas(maps_as_pydicts="lossy")
-
-
-__getattr__ = rename_warnings(__name__, {"as_frame": "to_frame"})

@@ -22,10 +22,9 @@ from vitreous.bench.resample import (
     have_same_rows,
     resample_values,
 )
-from vitreous.bench.rows import OLD_COLUMNS, rename_columns, to_table
+from vitreous.bench.rows import to_table
 from vitreous.bench.scores import SUMMARISED, MetricScores, collect_sections, count_rows, make_sections
 from vitreous.bench.store import Store
-from vitreous.core.deprecation import renamed_attributes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +75,6 @@ class MethodSummary:
     peak_mib: float = nan
 
 
-@renamed_attributes(pictures="image_count")
 @dataclass(frozen=True, slots=True)
 class MetricSummary:
     """Results of all methods by one metric, for one model on one dataset.
@@ -113,7 +111,7 @@ class MetricSummary:
     def plain(self) -> dict[str, Any]:
         """The summary as JSON values."""
         facts = {name: getattr(self, name) for name in ("model", "dataset", "metric", "role", "higher_is_better")}
-        return {**facts, "pictures": self.image_count, "entries": [asdict(entry) for entry in self.entries]}
+        return {**facts, "images": self.image_count, "entries": [asdict(entry) for entry in self.entries]}
 
     @property
     def aligned(self) -> list[MethodSummary]:
@@ -156,10 +154,7 @@ def summarise(
     """
     import pyarrow as pa
 
-    if isinstance(rows, pa.Table):
-        rows = rename_columns(rows)
-    else:
-        rows = rows.rename(columns=OLD_COLUMNS)
+    if not isinstance(rows, pa.Table):
         frame = rows.assign(parts=[[*(parts or {}).items()] for parts in rows["parts"]]).astype(object)
         rows = to_table("scores", frame.where(frame.notna(), None).to_dict("records"))
     return summarise_tables([rows], draws, level, seed)

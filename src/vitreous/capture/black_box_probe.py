@@ -23,7 +23,6 @@ from vitreous.capture.score_function import (
     resolve_score_function,
     two_class_logits,
 )
-from vitreous.core.deprecation import renamed_attributes, renamed_parameters
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.models.model import BlackBox
 from vitreous.models.tensor_types import Images, Logits, Tokens
@@ -47,18 +46,6 @@ class BiasShares:
     pooled: Float[Tensor, " r"]
 
 
-@renamed_attributes(
-    pictures_that_fit="images_that_fit",
-    on="with_images",
-    asking="with_score_function",
-    once="with_one_target",
-    alone="for_image",
-    sides="class_logits",
-    answer="compute_scores",
-    answers="compute_variant_scores",
-    say="run_model",
-    reading="head_output",
-)
 class BlackBoxProbe:
     """A model applied to a batch of images, with targets and a score function; the model is only evaluated on images.
 
@@ -129,7 +116,6 @@ class BlackBoxProbe:
         other._cache = self._cache
         return other
 
-    @renamed_parameters(picture="replacement")
     def for_image(self: AnyProbe, image: int, replacement: Float[Tensor, "colours H W"] | None = None) -> AnyProbe:
         """Return a probe for one image of the batch.
 
@@ -262,7 +248,6 @@ class BlackBoxProbe:
 
     # ── logits and scores of other images ────────────────────────────────────────────────────────
 
-    @renamed_parameters(pictures="variants")
     def pixel_logits(self, variants: ImageVariants | Float[Tensor, "b s colours H W"]) -> Float[Tensor, "b s c"]:
         """Return the logits of other images, computed in pieces that fit into memory.
 
@@ -284,7 +269,6 @@ class BlackBoxProbe:
         logits = self._pixel_outputs(variants)
         return self.class_logits(logits.flatten(0, 1)).unflatten(0, logits.shape[:2])
 
-    @renamed_parameters(pictures="variants")
     def pixel_score(self, variants: ImageVariants | Float[Tensor, "b s colours H W"]) -> Float[Tensor, "r s"]:
         """Return the score of every image in `variants`, which are given as for `pixel_logits`."""
         return per_row(self._pixel_outputs(variants, self._reader))

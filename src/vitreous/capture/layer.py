@@ -11,7 +11,6 @@ from torch import Tensor
 
 from vitreous.capture.forward import BlockStates
 from vitreous.capture.fused import positive_mean, presence_grad
-from vitreous.core.deprecation import renamed_attributes
 from vitreous.core.errors import SpecError
 from vitreous.models.vit import Block, Layout, TokenPositions
 
@@ -99,7 +98,6 @@ class BlockLayer:
         return self.full(self.require_gradient("biases", "biases=True"))
 
 
-@renamed_attributes(step="states")
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Layer(BlockLayer, metaclass=ABCMeta):
     """Forward states of one block of a `ViT`, and gradients of the score: what the function of a method with a fold is given.

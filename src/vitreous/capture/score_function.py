@@ -12,7 +12,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from vitreous.core.deprecation import rename_warnings
 from vitreous.core.errors import ShapeError, SpecError, unexpected_errors_as
 from vitreous.core.registry import Registry
 
@@ -175,6 +174,3 @@ def per_row(scores: Float[Tensor, "b s k"]) -> Float[Tensor, "r s"]:
 def two_class_logits(logits: Float[Tensor, "b 1"]) -> Float[Tensor, "b 2"]:
     """Logits [0, z] of the two classes of a binary output z."""
     return torch.cat([torch.zeros_like(logits), logits], -1)
-
-
-__getattr__ = rename_warnings(__name__, {"Question": "ScoreFunction", "ask": "resolve_score_function"})

@@ -17,15 +17,11 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.linearise import Linearisation
-from vitreous.capture.probe import probe_of
 from vitreous.capture.score_function import Rows, ScoreFunction, Targets
-from vitreous.core.deprecation import renamed_attributes, warn_of_name
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.models.model import BlackBox
 from vitreous.models.outputs import compare_with_texts
-from vitreous.models.tensor_types import Images
 
 Explained = TypeVar("Explained", bound=Any)  # an `Attribution`, which is defined above this layer of the package
 
@@ -173,7 +169,6 @@ def class_index(model: BlackBox, target: Any) -> int:
     raise ShapeError(f"the model has no class named {target!r}{hint}")
 
 
-@renamed_attributes(asked="explained", pictures="images")
 @dataclass(frozen=True, slots=True, eq=False)
 class TextTarget:
     """Text embeddings as targets, made by `text_target`.
@@ -271,12 +266,6 @@ class TextTarget:
         first = torch.arange(images) * (0 if self.images is None else self.together)
         targets = first[:, None] + torch.arange(self.explained)
         return compare_with_texts(model, self.texts.flatten(0, 1), self.scale), targets
-
-    def probe(self, model: BlackBox, images: Images, *arguments: Any, **options: Any) -> BlackBoxProbe:
-        """Deprecated: use `probe_of` with the model and the targets that `outputs` returns."""
-        warn_of_name("TextTarget", "probe", "outputs", stacklevel=2)
-        explained, targets = self.outputs(model, len(images))
-        return probe_of(explained, images, targets, *arguments, **options)
 
     def own(self, cosines: Rows, targets: Targets) -> Float[Tensor, "r all"]:
         """Select from the cosines with all texts those with the texts of the row's own group.

@@ -34,7 +34,6 @@ VERBS = {
 }  # fmt: skip
 USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 SETTINGS = {"help_option_names": ["-h", "--help"]}
-OLD_OPTIONS = {"--pictures": "--images"}  # still accepted for one release
 COMPLETION = "_VITREOUS_COMPLETE"
 CLOSED_PIPE = 128 + 13  # SIGPIPE, which Python ignores
 
@@ -100,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # characters that the terminal cannot show must not raise an error
-    words = rename_options(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
         status = run(words, find_program_name() if arguments is None else ["vitreous"])
         sys.stdout.flush()  # flush now, since a closed pipe cannot be handled at exit
@@ -109,17 +108,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         discard_output()
         return CLOSED_PIPE
-
-
-def rename_options(words: Sequence[str]) -> list[str]:
-    """Replace old spellings of options, with a note on stderr."""
-    renamed = []
-    for word in words:
-        option, equals, value = word.partition("=")
-        if option in OLD_OPTIONS:
-            typer.echo(f"note: {option} is now {OLD_OPTIONS[option]}; the old spelling will be removed", err=True)
-        renamed.append(OLD_OPTIONS.get(option, option) + equals + value)
-    return renamed
 
 
 def run(words: list[str], program: list[str]) -> int:

@@ -68,14 +68,14 @@ def explain_images(sources: Sequence[Path], explainer: Explainer, results: Resul
     folder = results.output.folder
     records: list[Record] = []
     failed: list[Record] = []
-    document = {"vitreous": __version__, "model": explainer.model, "pictures": records, "failed": failed}
+    document = {"vitreous": __version__, "model": explainer.model, "images": records, "failed": failed}
     progress = ProgressBar(sources, "explaining")
     try:
         for source in progress:
             try:
                 image = open_image(source)
             except DataError as problem:
-                failed.append({"picture": str(source), "reason": str(problem)})
+                failed.append({"image": str(source), "reason": str(problem)})
                 progress.hide()
                 print_failure(problem)
                 continue
@@ -132,7 +132,7 @@ class Results:
             options = {"mode": self.mode, "shared_scale": self.shared_scale}
             sheet(attributions, limit=max(12, len(attributions[0])), **options).savefig(file, format="png")
         return {
-            "picture": str(source),
+            "image": str(source),
             "top": list_top_classes(attributions[0], model),
             "explained": explained,
             "sheet": str(self.output.folder / f"{stem}.sheet.png"),
@@ -189,7 +189,7 @@ def list_top_classes(attributions: Attribution, model: BlackBox, most: int = 5) 
 def print_record(record: Record) -> None:
     """Print the prediction as a table, and the paths of the files."""
     console = open_console()
-    console.print(record["picture"], style="bold", soft_wrap=True)
+    console.print(record["image"], style="bold", soft_wrap=True)
     kind, quantity = ("output", "value") if "value" in record["top"][0] else ("class", "probability")
     explained = {entry["index"]: entry for entry in record["explained"]}
     listed = {entry["index"]: entry for entry in record["top"]}

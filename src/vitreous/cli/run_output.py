@@ -95,7 +95,7 @@ def print_standings(
     """Print what was done and, if `table` is set, the scores."""
     columns = summarise_store(store) if table and plan.metrics else []
     if as_json:
-        done = {"folder": str(store.folder), "run": plan.run, "pictures": progress.images, "new_rows": progress.rows}
+        done = {"folder": str(store.folder), "run": plan.run, "images": progress.images, "new_rows": progress.rows}
         scores = [column.plain() for column in columns]
         print_json({**done, "skipped": progress.skipped, "failed": progress.failed, "columns": scores})
         return

@@ -17,7 +17,6 @@ from jaxtyping import Float, Int, Int8
 from PIL import Image
 from torch import Tensor
 
-from vitreous.core.deprecation import renamed_attributes
 from vitreous.core.errors import DataError, SpecError
 from vitreous.data.sample import Dataset, Sample
 from vitreous.models.image_input import Preprocess
@@ -29,7 +28,6 @@ Result = TypeVar("Result")
 Convert: TypeAlias = Callable[[Image.Image], Tensor]  # image to model input, or to its colours before normalisation
 
 
-@renamed_attributes(pictures="originals")
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Model inputs with their annotations, and the keys of images that are missing. A batch may be empty.

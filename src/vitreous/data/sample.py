@@ -15,7 +15,6 @@ import numpy as np
 from jaxtyping import Float, Int8
 from PIL import Image
 
-from vitreous.core.deprecation import renamed_attributes
 from vitreous.core.errors import DataError
 
 Mask: TypeAlias = Int8[np.ndarray, "H W"]  # 1 object, 0 not, -1 ignored
@@ -24,7 +23,6 @@ Boxes: TypeAlias = Float[np.ndarray, "_ 4"]  # x0 y0 x1 y1; right and lower edge
 E = TypeVar("E")  # what is known of a sample before it is read
 
 
-@renamed_attributes(picture="image")
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
     """An image with its class, masks and boxes. Masks and boxes are in pixels of this image.
@@ -180,7 +178,7 @@ class Album:
         dict
             Name, number of images, a digest of the keys, and `facts`.
         """
-        return {"dataset": self.name, "pictures": len(self), "keys": digest(self.keys), **self.facts}
+        return {"dataset": self.name, "images": len(self), "keys": digest(self.keys), **self.facts}
 
 
 def make_album(

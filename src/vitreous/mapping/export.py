@@ -54,7 +54,7 @@ def export_safetensors(folder: Path, shards: Sequence[Path]) -> list[Path]:
                 "scales": np.array([row["scale"] for row in maps], np.float32),
                 "targets": np.array([row["target"] for row in maps], np.int64),
             }
-            about = [{"model": model, "picture": row["key"], **{name: row[name] for name in DESCRIBED}} for row in maps]
+            about = [{"model": model, "image": row["key"], **{name: row[name] for name in DESCRIBED}} for row in maps]
             path = folder / f"maps-{len(files):05d}.safetensors"
             put_whole(path, save(arrays, {"format": FORMAT, "maps": json.dumps(about, ensure_ascii=False)}))
             files.append(path)

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain, count, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vitreous.bench.keys import hash_entries, use_hashed_names
-from vitreous.core.deprecation import renamed_attributes
+from vitreous.bench.keys import hash_entries
 from vitreous.mapping.source import ImageSource, SourceItem
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ SHARD_SIZE = 4096  # images in an output file
 BATCH_SIZE = {"cuda": 64, "cpu": 16}  # images in a batch, if none is given
 
 
-@renamed_attributes(pictures="images")
 @dataclass(frozen=True, slots=True)
 class MapJob:
     """What is computed for every image.
@@ -59,7 +57,7 @@ class MapJob:
     @property
     def run(self) -> str:
         """Hash of everything that determines the rows; files of other jobs are not continued."""
-        return hash_entries({**asdict(self, dict_factory=use_hashed_names), "format": FORMAT})
+        return hash_entries({**asdict(self), "format": FORMAT})
 
 
 class SliceRange(NamedTuple):

@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitreous.core.deprecation import renamed_attributes
 from vitreous.core.errors import DataError, ShapeError
 from vitreous.methods.attribution_files import TENSORS, as_array, read_attribution, save_attribution
 from vitreous.methods.map_arrays import resize_maps
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 NEGLIGIBLE = 1e-4  # fraction of |score| below which the sum of absolute scores counts as negligible
 
 
-@renamed_attributes(pictures="originals")
 @dataclass(frozen=True, slots=True, eq=False)
 class Attribution:
     """Maps of one method, one row per image and target (all targets of the first image come first).

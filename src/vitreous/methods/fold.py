@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitreous.core.deprecation import rename_warnings, renamed_attributes
 from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
 from vitreous.methods.options import OptionFunction, Options, fit_options
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 Accumulated = Literal["sum", "product"] | None
 
 
-@renamed_attributes(down_to="first_layer")
 @dataclass(frozen=True)  # without slots: every fold has the docstring of its function
 class Fold:
     """A way to combine the signals of the layers into one map.
@@ -182,12 +180,3 @@ def fold(
         return FOLDS.add(registered.name, registered, function.__module__)
 
     return register
-
-
-__getattr__ = rename_warnings(
-    __name__,
-    {
-        "read": "vitreous.methods.folds.read_token_scores",
-        **{name: f"vitreous.methods.folds.{name}" for name in ("first", "last", "at", "plus", "skipplus", "rollout")},
-    },
-)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from vitreous.capture.argument_types import QuestionInput
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.score_function import PROBABILITIES, resolve_score_function
-from vitreous.core.deprecation import rename_warnings, renamed_parameters
 from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
 from vitreous.methods import run
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.fold import Fold
 from vitreous.methods.options import Option, check_choice, check_names, defaults, fit_options, write_options
-from vitreous.methods.recipe import PRESET, QUESTION, Facts, LayerNeeds, LayerSignal, ProbeFunction, Recipe
+from vitreous.methods.recipe import PRESET, QUESTION, Facts, LayerSignal, ProbeFunction, Recipe
 from vitreous.models.model import BlackBox, Network
 from vitreous.models.tensor_types import TokenScores
 from vitreous.models.vit import ViT
@@ -348,7 +346,6 @@ class Method:
             return BlackBox
         return Network if self.works_on_networks else ViT
 
-    @renamed_parameters(vit="model")
     def for_model(self, model: BlackBox) -> Method:
         """The form of the method for this kind of model.
 
@@ -450,25 +447,6 @@ class Method:
     def __repr__(self) -> str:
         return f"Method({self.spec!r})"
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Read facts and parts of the recipe under the names that they had as fields of `Method`."""
-            if name in FACTS:
-                place, value = f"facts.{name}", getattr(self.facts, name)
-            elif name == "attention":
-                place, value = f"recipe.{name}", self.recipe.attention
-            elif name in NEEDS:
-                place, value = f"recipe.needs.{name}", getattr(getattr(self.recipe, "needs", LayerNeeds()), name)
-            elif name in RECIPE:
-                place, value = f"recipe.{name}", getattr(self.recipe, name, RECIPE[name])
-            elif name in OLD_METHODS:
-                place, value = OLD_METHODS[name], getattr(self, OLD_METHODS[name])
-            else:
-                raise AttributeError(f"'Method' object has no attribute {name!r}")
-            warnings.warn(f"Method.{name} is now Method.{place}", DeprecationWarning, stacklevel=2)
-            return value
-
 
 METHODS: Registry[Method] = Registry("method", "vitreous.methods")
 SPEC_ALIASES: dict[str, str] = {}  # alias in lower case → spec
@@ -477,24 +455,3 @@ SPEC_ALIASES: dict[str, str] = {}  # alias in lower case → spec
 def black_box_methods() -> str:
     """Names of the methods that work for any classifier, separated by commas."""
     return ", ".join(name for name in sorted(METHODS) if METHODS[name].black_box is not None)
-
-
-OLD_METHODS = {
-    "asked": "chosen_question",
-    "folded": "with_fold",
-    "linearised": "with_linearisation",
-    "of_black_box": "for_black_box",
-}
-FACTS = frozenset(fact.name for fact in fields(Facts))
-NEEDS = frozenset(need.name for need in fields(LayerNeeds))
-RECIPE = {key.name: key.default for key in fields(LayerSignal) if key.name not in ("signal", "fold", "needs")}
-
-__getattr__ = rename_warnings(
-    __name__,
-    {
-        "SPELLINGS": "SPEC_ALIASES",
-        "method": "vitreous.methods.register_method.method",
-        "make_method": "vitreous.methods.register_method.make_method",
-        "spelling": "vitreous.methods.register_method.register_alias",
-    },
-)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, Unpack
 
 from vitreous.methods.fold import Fold
 from vitreous.methods.folds import first
-from vitreous.methods.method import FACTS, METHODS, NEEDS, SPEC_ALIASES, Method
+from vitreous.methods.method import METHODS, SPEC_ALIASES, Method
 from vitreous.methods.options import OptionFunction
 from vitreous.methods.recipe import Facts, LayerNeeds, LayerSignal, MethodKeywords, ProbeFunction, RecipeKeywords
 
@@ -164,8 +165,15 @@ def make_method(
     else:
         hint = f"; besides the layer, a signal may take {' and '.join(LAYER_INPUTS)}"
         signature.check_inputs(f"method {name!r}", LAYER_INPUTS, hint)
-    promised = Facts(**{"title": title, **{key: keywords.pop(key) for key in FACTS & keywords.keys()}})
-    needs = LayerNeeds(**{key: keywords.pop(key) for key in NEEDS & keywords.keys()})
+    promised = Facts(
+        **{
+            "title": title,
+            **{key: keywords.pop(key) for key in {fact.name for fact in fields(Facts)} & keywords.keys()},
+        }
+    )
+    needs = LayerNeeds(
+        **{key: keywords.pop(key) for key in {need.name for need in fields(LayerNeeds)} & keywords.keys()}
+    )
     functions = {key: OptionFunction.of(keywords.pop(key)) for key in FUNCTIONS if keywords.get(key) is not None}
     parts: dict[str, Any] = {"needs": needs, **functions, **keywords}
     if fold is not None:

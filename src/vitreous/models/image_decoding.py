@@ -13,7 +13,6 @@ import torch
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from vitreous.core.deprecation import rename_warnings
 from vitreous.core.errors import DataError, ShapeError
 
 Source: TypeAlias = str | Path | bytes | Image.Image | np.ndarray | Tensor
@@ -154,6 +153,3 @@ def resize_by_torch(image: Image.Image, size: tuple[int, int], method: Image.Res
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
     pixels = functional.resize(pixels, [size[1], size[0]], InterpolationMode(method.name.lower()), antialias=True)
     return Image.fromarray(pixels.permute(1, 2, 0).numpy())
-
-
-__getattr__ = rename_warnings(__name__, {"open_picture": "open_image"})

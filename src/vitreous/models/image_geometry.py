@@ -11,8 +11,6 @@ from jaxtyping import Bool, Float, Int, Shaped
 from PIL import Image
 from torch import Tensor
 
-from vitreous.core.deprecation import renamed_parameters
-
 Frame: TypeAlias = Image.Image | tuple[int, int]  # an image as returned by `open_image`, or its (height, width)
 Array: TypeAlias = Tensor | np.ndarray
 
@@ -28,7 +26,6 @@ class ImageGeometry:
     centre: Literal["round", "truncate", "floor"]
     crop: bool
 
-    @renamed_parameters(picture_size="image_size")
     def place(self, image_size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
         """Top and left of the crop in the resized image, and the size of the resized image."""
         resized = self.resized(*image_size)
@@ -58,7 +55,6 @@ class ImageGeometry:
         rounded = round(spare / 2) if spare > 0 else int(spare / 2)
         return {"round": rounded, "truncate": int(spare / 2), "floor": spare // 2}[self.centre]
 
-    @renamed_parameters(picture="image")
     def window(self, image: Frame) -> tuple[float, float, float, float]:
         """Left, top, right and bottom of the model input in pixels of the original image.
 
@@ -70,7 +66,6 @@ class ImageGeometry:
         across, down = width / columns, height / rows
         return left * across, top * down, (left + seen_width) * across, (top + seen_height) * down
 
-    @renamed_parameters(picture="image")
     def restore(
         self, values: Float[Tensor, "*b h w"], image: Frame, mode: str = "bilinear", fill: float = math.nan
     ) -> Float[Tensor, "*b H W"]:
@@ -134,7 +129,6 @@ class ImageGeometry:
         in_view = (inside[:, None] & within).to(values.device)
         return values[..., down[:, None], across].where(in_view, torch.tensor(fill).to(values))
 
-    @renamed_parameters(picture="image")
     def boxes(self, boxes: Shaped[Array, "k 4"], image: Frame) -> Float[Tensor, "seen 4"]:
         """Apply the geometry to boxes (x0, y0, x1, y1) in pixels of the original image.
 

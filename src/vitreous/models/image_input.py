@@ -13,7 +13,6 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from vitreous.core.deprecation import rename_warnings, renamed_parameters
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.models.image_decoding import Source, open_image, resize_by_torch
 from vitreous.models.image_geometry import ImageGeometry
@@ -96,12 +95,10 @@ class Preprocess(ImageGeometry):
         if self.interpolation not in RESAMPLING:
             raise ModelError(f"no interpolation {self.interpolation!r}; known: {', '.join(RESAMPLING)}")
 
-    @renamed_parameters(picture="image")
     def __call__(self, image: Source) -> Float[Tensor, "3 H W"]:
         """Convert one image to a model input."""
         return self.normalise(self.colours(image))
 
-    @renamed_parameters(picture="image")
     def colours(self, image: Source) -> UInt8[Tensor, "3 H W"]:
         """Resize and crop one image, without normalisation; `normalise` converts the result to a model input.
 
@@ -137,7 +134,6 @@ class Preprocess(ImageGeometry):
         )
         return (colours.float() / 255 - mean) / std
 
-    @renamed_parameters(pictures="images")
     def batch(self, images: Sequence[Source]) -> Float[Tensor, "b 3 H W"]:
         """Convert several images to a batch of model inputs.
 
@@ -167,7 +163,6 @@ class Preprocess(ImageGeometry):
             )
         return torch.stack(tensors)
 
-    @renamed_parameters(picture="image")
     def cut(self, image: Image.Image) -> Image.Image:
         """Resize the image and crop or pad it to the model's input size, without normalisation.
 
@@ -406,6 +401,3 @@ def triple(values: Any, unit: float = 1.0) -> Triple:
         raise ModelError(f"a mean or deviation per colour has 3 numbers, not {len(values)}")
     red, green, blue = (float(value) / unit for value in values)
     return red, green, blue
-
-
-__getattr__ = rename_warnings(__name__, {"open_picture": "open_image"})

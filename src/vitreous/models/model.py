@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -250,12 +249,6 @@ class BlackBox:
     reason: str = ""
     read: Callable[[Any], Tensor] = logits_of
     inputs: Inputs | None = None
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """Deprecated: what is known of the origin, as a dictionary; use `origin`."""
-        warnings.warn("facts is now origin, whose fields are typed", DeprecationWarning, stacklevel=2)
-        return self.origin.record
 
     @property
     def depth(self) -> int:

@@ -6,8 +6,7 @@ the source is "timm". Plugins register theirs by the entry point `vitreous.model
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -18,7 +17,7 @@ from torch import nn
 from vitreous.core.errors import ModelError, NotAdaptedError
 from vitreous.core.registry import Registry
 from vitreous.models.image_input import Preprocess
-from vitreous.models.model import RECORD_KEYS, UNKNOWN, AnyModel, ModelOrigin
+from vitreous.models.model import UNKNOWN, AnyModel, ModelOrigin
 from vitreous.models.module_structure import unwrap
 from vitreous.models.vit import ViT
 
@@ -39,8 +38,6 @@ class NamedModule:
         Class names in the order of the outputs; None keeps those of the adapter.
     origin
         Where the module and its weights come from, for provenance records.
-    facts
-        Deprecated: the origin as a dictionary with the keys of a provenance record.
 
     Examples
     --------
@@ -54,13 +51,6 @@ class NamedModule:
     preprocess: Preprocess | None = None
     classes: tuple[str, ...] | None = None
     origin: ModelOrigin = UNKNOWN
-    facts: Mapping[str, str] | None = None
-
-    def __post_init__(self) -> None:
-        if self.facts is not None:
-            warnings.warn("facts of NamedModule is now origin", DeprecationWarning, stacklevel=3)
-            origin = ModelOrigin(**{RECORD_KEYS.get(key, key): value for key, value in self.facts.items()})
-            object.__setattr__(self, "origin", self.origin.updated(origin))
 
 
 class Family(NamedTuple):

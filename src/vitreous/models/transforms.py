@@ -17,7 +17,6 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from vitreous.core.deprecation import renamed_parameters
 from vitreous.core.errors import Caveat, ModelError
 from vitreous.models.image_decoding import Source, open_image
 from vitreous.models.image_input import Preprocess, Triple, triple
@@ -44,7 +43,6 @@ class TransformPreprocess(Preprocess):
 
     transform: Transform = field(kw_only=True)
 
-    @renamed_parameters(picture="image")
     def __call__(self, image: Source) -> Float[Tensor, "3 H W"]:
         return apply_transform(self.transform, open_image(image))
 
@@ -56,7 +54,6 @@ class OpaquePreprocess(TransformPreprocess):
     mean: Triple = UNKNOWN
     std: Triple = UNKNOWN
 
-    @renamed_parameters(picture_size="image_size")
     def place(self, image_size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
         raise ModelError(
             f"the geometry of preprocess={describe(self.transform)} is not known, so a map cannot be brought back to the "

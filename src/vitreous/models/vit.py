@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.core.deprecation import rename_warnings, renamed_attributes
 from vitreous.models.model import Layout, Network
 from vitreous.models.tensor_types import Hidden, Images, Logits, PerHead, Pooled, TokenIndex, Tokens
 
@@ -83,7 +82,6 @@ class AttentionBranch:
     layer_scale: LayerScaleFactor = no_scale  # factor that `project` applies, if any
 
 
-@renamed_attributes(attend="attention", feed="mlp")
 @dataclass(frozen=True, slots=True)
 class Block:
     """One pre-norm residual block: attention, then MLP."""
@@ -99,7 +97,6 @@ class LinearPool:
     rows: Callable[[int], Float[Tensor, "q n"]]
 
 
-@renamed_attributes(feed="mlp")
 @dataclass(frozen=True, slots=True)
 class AttentionPool:
     """Attention pooling with a learned query (SigLIP's `map` pooling)."""
@@ -182,6 +179,3 @@ class ViT(Network):
     classify: Callable[[Pooled], Logits]
     affine: bool = True
     length: Callable[[Pooled], Float[Tensor, "b 1"]] | None = None
-
-
-__getattr__ = rename_warnings(__name__, {"Attend": "AttentionBranch", "Feed": "MlpBranch", "Place": "TokenPositions"})

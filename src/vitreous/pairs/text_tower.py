@@ -13,7 +13,6 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from vitreous.capture.completeness import check_completeness
-from vitreous.core.deprecation import warn_of_name
 from vitreous.core.errors import ModelError, ShapeError, describe_error
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.huggingface import load_text_tower, padding_options
@@ -220,11 +219,6 @@ class TextTower:
                 f"token indices are whole numbers [tokens] of one text, not {list(ids.shape)} of {ids.dtype}"
             )
         return ids, {} if bool(mask.all()) else {"attention_mask": mask.view(1, -1)}
-
-    def token_indices(self, text: str | Tensor | Sequence[int]) -> Int[Tensor, " n"]:
-        """Deprecated: use `tokenize`, which also returns the mask of padding."""
-        warn_of_name("TextTower", "token_indices", "tokenize", stacklevel=2)
-        return self.tokenize(text)[0]
 
     @property
     def padding(self) -> dict[str, Any]:

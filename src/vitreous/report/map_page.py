@@ -162,7 +162,7 @@ def make_galleries(summary: FolderSummary, dataset: str | None) -> tuple[list[St
         strips: list[ImageStrip] = []
         for image in chosen:
             stored = MapFolder((image.file,))
-            own_rows: dict[str, Any] = {stored.key_column: image.key}
+            own_rows: dict[str, Any] = {"key": image.key}
             try:
                 pairs = list(stored.samples(dataset, **own_rows))
             except (VitreousError, OSError) as error:

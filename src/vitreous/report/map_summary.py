@@ -209,10 +209,10 @@ def summarise_folder(folder: MapFolder, count: int = 0) -> FolderSummary:
     summary, last_key, last_failed = FolderSummary(), None, None
     for file in folder.files:
         part = MapFolder((file,))
-        for batch in part.scan([part.key_column, *COLUMNS, *GRIDS], {}, BATCH):
+        for batch in part.scan(["key", *COLUMNS, *GRIDS], {}, BATCH):
             if not len(batch):
                 continue
-            rows = batch.select([part.key_column, *COLUMNS]).to_pandas().rename(columns={part.key_column: "key"})
+            rows = batch.select(["key", *COLUMNS]).to_pandas()
             for method, grids in group_grids(batch, rows["method"].to_numpy()):
                 summary.methods.setdefault(method, MethodStatistics()).add(grids)
             previous = rows["key"].shift(fill_value=last_key)  # the rows of an image lie side by side

@@ -5,7 +5,6 @@ scene = draw("pair", seed=0, index=3)
 scene.image, scene.objects[0].name, scene.objects[0].evidence
 """
 
-from vitreous.core.deprecation import rename_warnings
 from vitreous.scenes.model import MODELS, build_model, load_model
 from vitreous.scenes.scene_plan import CLASSES, KINDS, Item, ScenePlan, paired_class, plan
 from vitreous.scenes.scene_sets import MEAN, PATCH, STD, Scene, SceneObject, Scenes, draw, render, render_image, tensor
@@ -34,5 +33,3 @@ __all__ = [
     "render_image",
     "tensor",
 ]
-
-__getattr__ = rename_warnings(__name__, {"Plan": "ScenePlan", "picture": "render_image", "twin_of": "paired_class"})

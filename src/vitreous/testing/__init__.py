@@ -3,7 +3,6 @@
 For example, `vitreous.testing.check_method("genatt")`.
 """
 
-from vitreous.core.deprecation import rename_warnings
 from vitreous.testing.contract import SHAPE as SHAPE
 from vitreous.testing.contract import ContractError as ContractError
 from vitreous.testing.contract import Counter as Counter
@@ -14,5 +13,3 @@ from vitreous.testing.contract import tiny_vits as tiny_vits
 from vitreous.testing.methods import check_method as check_method
 from vitreous.testing.metrics import check_metric as check_metric
 from vitreous.testing.models import check_model as check_model
-
-__getattr__ = rename_warnings(__name__, {"LawBroken": "ContractError"})

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, computed_field
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from vitreous.web.image_store import NAME
 
 ModelName = Annotated[str, Field(min_length=1, max_length=200, description="One of the models on offer.")]
 ImageName = Annotated[str, Field(pattern=NAME, max_length=64, description="A bundled scene, or an upload's SHA-256.")]
-ImageField = Annotated[ImageName, Field(validation_alias=AliasChoices("image", "picture"))]  # "picture" for one release
 Spec = Annotated[str, Field(min_length=1, max_length=160, description="A method, such as decompx+skipplus.")]
 Target = Annotated[int, Field(ge=0, le=100_000, description="A class by its index.")]
 Targets = Annotated[list[Target], Field(min_length=1, max_length=2)]
@@ -39,7 +38,7 @@ class Subject(Schema):
     model_config = ConfigDict(strict=True)  # "1" and true are not class indices
 
     model: ModelName
-    image: ImageField
+    image: ImageName
 
 
 class PredictRequest(Subject):

@@ -30,8 +30,6 @@ export function writeLink() {
 export function restoreLink(fragment) {
   const link = new URLSearchParams(fragment.replace(/^#/, ""));
   if (![...link.keys()].length) return false;
-  if (link.has("picture")) link.set("image", link.get("picture")); // links of earlier versions
-  if (link.get("view") === "picture") link.set("view", "image");
   for (const [key, [field, convert]] of Object.entries(LINK_FIELDS)) {
     if (link.has(key) && !(convert === Number && !Number.isFinite(Number(link.get(key))))) state[field] = convert(link.get(key));
   }
