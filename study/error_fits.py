@@ -100,7 +100,7 @@ def weight_by_distance(covariance: Tensor, grid: Sequence[int], length: float = 
 
 def fit_maps(
     vit: Any, images: Tensor, targets: Tensor, question: str, prior: str, most: int, subsets: ScoredSubsets | None = None,
-    shrinkage: Sequence[str] = ("",), cover: str = "features", sizes: Sequence[int] = SIZES,
+    shrinkage: Sequence[str] = ("",), cover: str = "features", sizes: Sequence[int] = (),
 ) -> dict[str, Attribution]:  # fmt: skip
     """Maps of `bayes` with each of `sizes` up to `most`, from the subsets of the largest.
 
@@ -117,7 +117,7 @@ def fit_maps(
     keep, differences = subsets.keep.cpu(), subsets.differences[question].cpu()
     features = probe.states[-1][:, layout.prefix :].double().cpu()
     maps_by_spec: dict[str, Attribution] = {}
-    for samples in dict.fromkeys(size for size in (*sizes, most) if size <= most):
+    for samples in dict.fromkeys(size for size in (*(sizes or SIZES), most) if size <= most):
 
         def fit_image(image: int, pairs: int = samples // 2) -> list[Any]:
             rows_of_image = slice(image * targets_per_image, (image + 1) * targets_per_image)

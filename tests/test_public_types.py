@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, fields
 
-from vitreous.methods.method import RECIPE
-from vitreous.methods.recipe import Facts, LayerNeeds, RecipeKeywords
+from vitreous.methods.recipe import Facts, LayerNeeds, LayerSignal, RecipeKeywords
 from vitreous.metrics.metric import Metric, MetricKeywords
 
 
@@ -16,7 +15,7 @@ def test_keywords_of_a_method_are_the_fields_of_its_parts():
     assert {name for name, hint in keywords.items() if hint.__forward_arg__.startswith("Required")} == required
     assert keywords.keys() == {
         *(field.name for part in (Facts, LayerNeeds) for field in fields(part)),
-        *RECIPE,
+        *(field.name for field in fields(LayerSignal) if field.name not in ("signal", "fold", "needs")),
     }
 
 

@@ -88,7 +88,7 @@ def test_a_plan_in_a_file_and_json(filled, tmp_path, capsys):
     assert main(["bench", str(path), "--json"]) == 0
 
     said = json.loads(capsys.readouterr().out)
-    assert (said["new_rows"], said["failed"], said["pictures"]) == (0, {}, 4)
+    assert (said["new_rows"], said["failed"], said["images"]) == (0, {}, 4)
     assert [column["metric"] for column in said["columns"]] == SMALL["metrics"]
     entry = said["columns"][0]["entries"][0]
     assert entry["low"] <= entry["value"] <= entry["high"]
@@ -119,7 +119,7 @@ def test_a_dry_run_estimates_the_cost_and_computes_nothing(tmp_path, filled, cap
     said = json.loads(capsys.readouterr().out)
     (told_of,) = said["estimates"]
     # the logits once; genatt one and back; random none; three steps of deletion for each of the two maps
-    assert (told_of["cells"], told_of["pictures"], told_of["backwards"]) == (2, 4, 4)
+    assert (told_of["cells"], told_of["images"], told_of["backwards"]) == (2, 4, 4)
     assert told_of["forwards"] == 4 * (1 + 1 + 2 * 3)
     assert told_of["seconds"] > 0
     assert not out.exists()
@@ -254,7 +254,7 @@ def test_maps_are_read_without_us(tmp_path, capsys):
         other = tensors["grids"][place].astype(np.float32) * tensors["scales"][place]
         assert np.abs(parquet - map_).max() < tolerance
         assert np.abs(other - map_).max() < tolerance
-        assert about[place]["picture"] == about[place]["key"] == rows[place]["key"]
+        assert about[place]["image"] == about[place]["key"] == rows[place]["key"]
         assert about[place]["target"] == rows[place]["target"] == tensors["targets"][place]
 
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import tomllib
-
 import pytest
 from PIL import Image
 
-import vitreous
 from tests.bench.fixture import SMALL, small_plan
-from vitreous.bench.plan import Evaluation, ModelSpec, to_toml
+from vitreous.bench.plan import Evaluation, to_toml
 from vitreous.bench.plan_check import check
-from vitreous.bench.plan_parser import make_plan, plan_from_flags, read_plan
-from vitreous.bench.plan_source import Origin
+from vitreous.bench.plan_parser import plan_from_flags, read_plan
 from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
 from vitreous.bench.work_cells import select_shard, split_plan
 from vitreous.core.errors import SpecError, VitreousError
-from vitreous.mapping.job import MapJob
 
 GOOD = """\
 images = 2
@@ -226,40 +221,6 @@ def test_a_protocol_explains_labels_only_if_the_dataset_has_them(plain_folder, t
         for spec, roles in zip(evaluation.metrics, evaluation.roles, strict=True)
         for role in roles
     }
-
-
-def test_the_old_name_of_images_is_read_for_one_release(tmp_path):
-    (tmp_path / "plan.toml").write_text(GOOD.replace("images = 2", "pictures = 2"))
-    with pytest.warns(DeprecationWarning, match="the entry 'pictures' of a plan is now 'images'"):
-        plan = read_plan(tmp_path / "plan.toml")
-    with pytest.warns(DeprecationWarning, match="'pictures'"):
-        changed = read_plan(tmp_path / "plan.toml", images=3)
-    own = [{"spec": "scenes:single?count=4", "pictures": 1}]
-    with pytest.warns(DeprecationWarning, match="'pictures'"):
-        of_dataset = small_plan(datasets=own)
-    with pytest.warns(DeprecationWarning, match="pictures of Plan is now images"):
-        assert plan.pictures == 2
-
-    assert (plan.images, changed.images, of_dataset.datasets[0].images) == (2, 3, 1)
-    stored = make_plan({**tomllib.loads(GOOD.replace("images = 2", "pictures = 2"))}, Origin(), "")  # without a warning
-    assert stored.images == 2
-    (tmp_path / "plan.toml").write_text(GOOD.replace("images = 2", "pictures = 0"))
-    with (
-        pytest.warns(DeprecationWarning, match="'pictures'"),
-        pytest.raises(SpecError, match="line 1: images is a whole number"),
-    ):
-        read_plan(tmp_path / "plan.toml")
-
-
-def test_runs_and_jobs_of_version_0_1_are_continued(monkeypatch):
-    """Their names are hashes, which the new name of `images` does not change."""
-    monkeypatch.setattr(vitreous, "__version__", "0.1.0")
-    measured = {"methods": ["genatt"], "metrics": ["ap"], "images": 2, "device": "cpu"}
-    datasets = [{"spec": "scenes:single?count=4", "images": 1}]
-    plan = plan_from_flags(models=["scenes"], datasets=datasets, **measured)
-    job = MapJob(ModelSpec("scenes", "scenes"), "scenes:single?count=3", ("gradcam",), images=2)
-
-    assert (plan.run, job.run) == ("b1dd10ab701e581c", "242309ee9b14259b")
 
 
 def test_a_dataset_may_have_its_own_entries(plain_folder, tmp_path):

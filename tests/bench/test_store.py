@@ -11,8 +11,7 @@ import pytest
 from tests.bench.fixture import fill, small_plan, told
 from tests.forked import forked_context
 from vitreous.bench import index_db
-from vitreous.bench.atomic_files import read_part, write_part
-from vitreous.bench.rows import to_table
+from vitreous.bench.atomic_files import read_part
 from vitreous.bench.store import Store
 from vitreous.bench.work_cells import Outcome, WorkCell
 from vitreous.core.errors import DataError
@@ -54,25 +53,6 @@ def test_rows_come_back_in_the_order_of_their_cells(tmp_path):
         store.record("r", [outcome(0, row(0), row(1))])
 
         assert [name for name, _ in values(store)] == ["0", "1", "2", "3"]
-
-
-def test_parts_of_earlier_versions_are_read_and_merged(tmp_path):
-    """They call the column of image keys `picture`."""
-    table = to_table("scores", [row(0), row(1)])
-    names = ["picture" if name == "image" else name for name in table.column_names]
-    with Store(tmp_path / "old") as store:
-        write_part(store.parts_folder, "scores", table.rename_columns(names))
-        store._rebuild()
-        listed = outcome(0, row(0), row(1))
-        listed.rows["scores"] = []
-        store.begin("r", "", {})
-        store.record("r", [listed])
-
-        assert values(store) == [("0", 0.5), ("1", 0.5)]
-        assert [part.column_names for part in store.scan("r", columns=("image", "value"))] == [["image", "value"]]
-    with Store(tmp_path / "new") as store:
-        assert store.merge([tmp_path / "old"]) == 2
-        assert values(store) == [("0", 0.5), ("1", 0.5)]
 
 
 def test_duplicate_rows_are_stored_once(tmp_path):

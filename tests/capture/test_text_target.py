@@ -14,7 +14,6 @@ import vitreous
 from tests.models.families import named, shaken
 from vitreous.capture.adapter_check import compare_with_model
 from vitreous.capture.forward import adapter_logits
-from vitreous.capture.score_function import resolve_score_function
 from vitreous.core.errors import Caveat, ModelError, ShapeError, SpecError
 from vitreous.methods.method import METHODS
 from vitreous.models.outputs import compare_with_texts
@@ -283,16 +282,6 @@ def test_methods_that_ignore_the_class_give_every_text_the_same_map(tower):
     assert len(found) == 6
     torch.testing.assert_close(found.patches[0], found.patches[2])
     assert found.score.unique().numel() == 6
-
-
-def test_a_text_target_still_makes_the_probe_of_a_batch(tower):
-    images, target = pictures(tower), vitreous.text_target(texts(2, WIDE), 7.0)
-    with pytest.warns(DeprecationWarning, match="probe of TextTarget is now outputs"):
-        probe = target.probe(tower, images, target.score_function(resolve_score_function("logit")), None)
-
-    torch.testing.assert_close(
-        vitreous.resolve("ixg")(probe).patches, vitreous.explain(tower, images, target, "ixg").patches
-    )
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 32])

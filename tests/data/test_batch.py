@@ -159,17 +159,6 @@ def test_a_class_too_small_is_skipped_not_broken(cover, kept):
     assert batch.skipped == ([] if kept else [("a", "the largest class covers 25.0% of what the model sees")])
 
 
-def test_a_sample_is_made_and_read_under_the_old_name_of_its_image():
-    image = noise(20, 10)
-
-    with pytest.warns(DeprecationWarning, match="picture of Sample.__init__ is now image"):
-        sample = Sample("a", picture=image)
-
-    assert sample.image is image
-    with pytest.warns(DeprecationWarning, match="picture of Sample is now image"):
-        assert sample.picture is image
-
-
 def test_an_image_without_class_is_skipped():
     (batch,) = batches(album([Sample("a", noise(), cover=0.0)]), SEES)
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from vitreous.cli import results
 from vitreous.cli.catalogue import look_up
-from vitreous.cli.main import main, rename_options
+from vitreous.cli.main import main
 from vitreous.core.errors import Caveat, SpecError
 from vitreous.methods.attribution import Attribution
 
@@ -158,7 +158,7 @@ def test_json_is_one_document_and_nothing_else(tmp_path, capsys):
     assert main(["explain", file, *TINY, "--question", "margin", "--out", str(tmp_path / "o"), "--json"]) == 0
 
     told = json.loads(capsys.readouterr().out)
-    (one,) = told["pictures"]
+    (one,) = told["images"]
     assert [len(one["top"]), told["failed"]] == [5, []]
     assert sum(entry["probability"] for entry in one["top"]) <= 1
     assert one["explained"][0]["index"] == one["top"][0]["index"]
@@ -172,7 +172,7 @@ def test_a_single_output_is_a_value(tmp_path, capsys):
     arguments = [*TINY, "--model-arg", "num_classes=1", "--out", str(tmp_path / "o")]
 
     assert main(["explain", picture(tmp_path / "x.png"), *arguments, "--json"]) == 0
-    (one,) = json.loads(capsys.readouterr().out)["pictures"]
+    (one,) = json.loads(capsys.readouterr().out)["images"]
     (entry,) = one["top"]
     assert (entry["class"], entry["index"], entry["probability"]) == ("output", 0, None)
     assert entry["value"] == pytest.approx(one["explained"][0]["score"])
@@ -189,7 +189,7 @@ def test_a_binary_output_is_two_classes(tmp_path, capsys):
 
     assert main(["explain", picture(tmp_path / "x.png"), *arguments, "--out", str(tmp_path / "o")]) == 0
 
-    (one,) = json.loads(capsys.readouterr().out)["pictures"]
+    (one,) = json.loads(capsys.readouterr().out)["images"]
     assert sum(entry["probability"] for entry in one["top"]) == pytest.approx(1)
     assert len(one["top"]) == 2
 
@@ -347,15 +347,3 @@ def test_maps_of_a_real_model_sit_on_the_zebra_and_on_the_elephant(assets, tmp_p
     assert zebra[6:, 5:].sum() > 0.75 * zebra.sum()
     assert elephant[2:, :5].sum() > 0.65 * elephant.sum()
     assert {"el3.zebra.temper.png", "el3.African-elephant.temper.png"} <= {p.name for p in tmp_path.iterdir()}
-
-
-def test_an_old_option_works_with_a_note(capsys):
-    assert rename_options(["bench", "--pictures", "3", "--pictures=4", "a=b"]) == [
-        "bench", "--images", "3", "--images=4", "a=b",
-    ]  # fmt: skip
-    assert capsys.readouterr().err.count("note: --pictures is now --images") == 2
-    for verb in ("bench", "map", "reproduce", "demo"):
-        assert main([verb, "--help"]) == 0
-        text = capsys.readouterr().out
-        assert "--images" in text
-        assert "--pictures" not in text

@@ -68,7 +68,7 @@ def test_explain_takes_class_names_and_preprocessing(tmp_path, capsys):
         == 0
     )
 
-    (record,) = json.loads(capsys.readouterr().out)["pictures"]
+    (record,) = json.loads(capsys.readouterr().out)["images"]
     assert [(entry["class"], entry["index"]) for entry in record["explained"]] == [("fox", 5)]
     assert {entry["class"] for entry in record["top"]} <= set(SEVEN)
 
@@ -114,7 +114,7 @@ def test_any_classifier_is_explained_as_a_black_box(tmp_path, capsys):
 
     assert main(["explain", picture(tmp_path / "x.png"), *model, *given, "-o", str(tmp_path / "o"), "--json"]) == 0
 
-    (record,) = json.loads(capsys.readouterr().out)["pictures"]
+    (record,) = json.loads(capsys.readouterr().out)["images"]
     assert [entry["class"] for entry in record["explained"]] == ["gnu"]
 
 
@@ -196,7 +196,7 @@ def test_a_plan_states_class_names_and_preprocessing(tmp_path: Path, capsys):
     assert main(["bench", str(plan), "--json"]) == 0
 
     said = capsys.readouterr()
-    assert json.loads(said.out)["pictures"] == 2
+    assert json.loads(said.out)["images"] == 2
     assert said.err.count("note: ") == 1
     assert (
         f"read as a plain folder of images; to read it as ImageNet's validation set, add a label file and write imagenet-val:{images}"

@@ -108,7 +108,7 @@ def test_an_interrupted_document_has_finished_results(tmp_path, pressed, capsys)
     assert explain(tmp_path, "--json", names=("x.png", "y.png")) == 130
 
     told = json.loads(capsys.readouterr().out)
-    assert [list(one["maps"]) for one in told["pictures"]] == [["decompx"]]
+    assert [list(one["maps"]) for one in told["images"]] == [["decompx"]]
 
 
 def test_an_early_interruption_reports_that_nothing_was_finished(tmp_path, pressed, capsys):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -90,20 +88,6 @@ def test_a_folder_is_measured_with_the_images_that_were_explained(tmp_path):
     sort_shards(tmp_path / "maps")
     with pytest.raises(DataError, match="does not say where its images are"):
         next(maps.read(tmp_path / "maps" / "sorted").samples())
-
-
-def test_files_of_earlier_versions_are_read(stored, tmp_path):
-    """Their key column is `picture`, `key` is the hash of the row, and they have no metadata."""
-    table = pq.read_table(stored.files[0])
-    old = table.rename_columns(["picture" if name == "key" else name for name in table.column_names])
-    old = old.append_column("key", pa.array(["ab"] * len(old))).append_column("model", pa.array(["scenes"] * len(old)))
-    pq.write_table(old.replace_schema_metadata(None), tmp_path / "maps-00000.parquet")
-
-    rows = list(maps.read(tmp_path).rows(method="gradcam"))
-
-    assert [row.key for row in rows] == ["000.png", "001.png", "002.png", "003.png"]
-    assert torch.equal(rows[0].attribution.patches, next(stored.rows(method="gradcam")).attribution.patches)
-    assert rows[0].attribution.provenance["model"] == "scenes"
 
 
 def test_a_folder_without_maps_gives_an_error_message(tmp_path):

@@ -15,7 +15,6 @@ import vitreous
 from vitreous import Attribution, DataError, Preprocess, ShapeError
 from vitreous.methods.attribution_files import TENSORS, metadata
 from vitreous.methods.map_arrays import check_size
-from vitreous.models.layout import Layout
 from vitreous.testing import tiny_vits
 
 
@@ -274,10 +273,3 @@ def test_the_packages_names_are_its_public_interface():
     assert {"Preprocess", "explain", "draw", "scenes"} <= set(dir(vitreous))
     assert not {"annotations", "import_module", "TYPE_CHECKING", "Any", "HOMES", "HOME_OF"} & set(dir(vitreous))
     assert all(getattr(vitreous, name) is not None for name in dir(vitreous))
-
-
-def test_originals_are_also_found_under_their_old_name():
-    attribution = Attribution(torch.zeros(1, 1), Layout((1, 1), (2, 2), 0), torch.tensor([0]), "ixg", originals=("a",))
-
-    with pytest.warns(DeprecationWarning, match="originals"):
-        assert attribution.pictures == ("a",)

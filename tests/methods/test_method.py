@@ -13,7 +13,7 @@ from vitreous.core.errors import ShapeError
 from vitreous.explanation import choose_score_function, explain_batch
 from vitreous.methods import decompose, options
 from vitreous.methods.folds import first
-from vitreous.methods.method import METHODS, Method
+from vitreous.methods.method import Method
 from vitreous.methods.recipe import LayerSignal, ProbeFunction
 from vitreous.methods.register_method import make_method
 from vitreous.methods.spec import resolve
@@ -75,21 +75,6 @@ def test_a_signal_of_another_shape_is_refused(vit, images):
         ShapeError, match=r"returns \[3, 16\] for a layer of 17 tokens, 1 of them.*must return \[3, 17\]"
     ):
         vitreous.explain(vit, images, 1, method)
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "value"),
-    [
-        ("tis", "native", "patch"),
-        ("genatt", "mixing", True),
-        ("atman", "attention", True),
-        ("fullgrad", "biases", True),
-    ],
-)
-def test_old_attribute_names_read_facts_and_recipe(name, old, value):
-    resolve(name)
-    with pytest.warns(DeprecationWarning, match=f"Method.{old} is now"):
-        assert getattr(METHODS[name], old) == value
 
 
 def test_other_attributes_do_not_exist():
@@ -162,10 +147,3 @@ def test_score_functions_have_plain_names():
         ).all()
     assert not vitreous.resolve("tis(question='contrast')").signed
     assert vitreous.resolve("tis(question='support')").signed
-
-
-def test_chosen_question_works_under_its_old_name():
-    method = vitreous.resolve("temper")
-
-    with pytest.warns(DeprecationWarning, match="chosen_question"):
-        assert method.asked("logit") == method.chosen_question("logit") == "logit"

@@ -514,10 +514,3 @@ def test_preprocessing_of_papers_is_as_published():
     assert Preprocess.published("tis", Preprocess.plain(384)).resize == (439, 439)
     with pytest.raises(SpecError, match="known: chefer, tokentm, tis, skipplus"):
         Preprocess.published("rise", own)
-
-
-def test_an_image_may_be_given_under_its_old_name():
-    preprocess, image = Preprocess.plain((8, 8), 0.5, 0.5), Image.new("RGB", (20, 10))
-
-    with pytest.warns(DeprecationWarning, match="image"):
-        assert preprocess.window(picture=image) == preprocess.window(image)

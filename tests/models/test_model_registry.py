@@ -378,18 +378,9 @@ def test_training_mode_is_restored() -> None:
 # ── origin ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_origin_is_typed_and_facts_warn_of_the_old_name():
+def test_origin_is_typed_and_cannot_be_changed():
     vit = adapt(torchvision.models.VisionTransformer(32, 16, num_layers=1, num_heads=2, hidden_dim=8, mlp_dim=16))
 
     assert vit.origin == vitreous.ModelOrigin(library="torchvision", class_name="VisionTransformer")
-    with pytest.warns(DeprecationWarning, match="origin"):
-        assert vit.facts == vit.origin.record
     with pytest.raises(AttributeError):
         vit.origin.source = "another"
-
-
-def test_a_source_may_still_give_its_origin_as_a_dictionary():
-    with pytest.warns(DeprecationWarning, match="origin"):
-        named = vitreous.NamedModule(nn.Linear(2, 2), facts={"class": "Linear", "weights": "random"})
-
-    assert named.origin == vitreous.ModelOrigin(class_name="Linear", weights="random")

@@ -437,8 +437,3 @@ def test_pages_and_figures_show_both_sides(clip, image, tmp_path):
         pair.save(tmp_path / "pair.pdf")
     with pytest.raises(ShapeError, match="0 to 4"):
         pair.map("a", [7])
-
-
-def test_token_indices_have_their_old_name(clip):
-    with pytest.warns(DeprecationWarning, match="token_indices of TextTower is now tokenize"):
-        assert vitreous.TextTower(clip[1], Tokenizer()).token_indices("5 7 9").tolist() == [1, 5, 7, 9, 2]

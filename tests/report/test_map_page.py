@@ -160,13 +160,3 @@ def test_command_line(folder, tmp_path, capsys):
     for option in (["--metric", "sparseness"], ["--images", "3"], ["--device", "cpu"]):
         assert main(["report", str(tmp_path), *option]) != 0
         assert f"{option[0]} are for stored maps" in capsys.readouterr().err
-
-
-def test_files_of_an_earlier_version_are_summarised(folder, tmp_path):
-    """Version 0.1 called the column of keys `picture`."""
-    for file in maps.read(folder).files:
-        table = pq.read_table(file)
-        names = ["picture" if name == "key" else name for name in table.schema.names]
-        pq.write_table(table.rename_columns(names), tmp_path / file.name)
-    summary = summarise_folder(maps.read(tmp_path), 1)
-    assert (summary.images, summary.failed) == (8, 1)

@@ -20,7 +20,7 @@ import vitreous
 from tests.web.conftest import SUBJECT, png
 from vitreous.core.errors import ShapeError
 from vitreous.models.image_input import Preprocess
-from vitreous.web import guard, render
+from vitreous.web import render
 from vitreous.web.class_search import find_classes
 from vitreous.web.service import ExplainPayload, explain_layers
 
@@ -252,35 +252,13 @@ def test_an_upload_is_named_by_its_bytes_and_explained(client):
     subject = {"model": "scenes", "image": first["image"]}
 
     name = sha256(data).hexdigest()
-    assert first == second == {"image": name, "picture": name, "width": 60, "height": 40}
+    assert first == second == {"image": name, "width": 60, "height": 40}
     vit = vitreous.load("scenes")
     found = client.post("/api/explain", json={**subject, "method": "genatt", "targets": [0]}).json()["maps"][0]
     close(found["scores"], vitreous.explain(vit, Image.open(BytesIO(data)), [[0]], "genatt", "probability").patches[0])
     assert found["evidence"] is None  # unknown for an uploaded image
     code = client.post("/api/python", json={**subject, "methods": ["genatt"], "targets": [0]}).json()["code"]
     assert "Image.open('image.png')" in code
-
-
-def test_the_old_names_of_images_are_answered_for_one_release(client):
-    data = png(60, 40)
-    name = client.post("/api/pictures", content=data).json()["picture"]
-    subject, old = ({"model": "scenes", key: name} for key in ("image", "picture"))
-
-    assert name == client.post("/api/images", content=data).json()["image"]
-    assert client.get("/api/picture", params=old).json() == client.get("/api/image", params=subject).json()
-    assert client.get("/api/thumbnail", params={"picture": name}).status_code == 200
-    assert client.post("/api/prediction", json=old).json() == client.post("/api/prediction", json=subject).json()
-    assert client.post("/api/prediction", json={**old, **subject}).status_code == 422
-    assert "picture" in client.get("/api/album").json()[0]
-
-
-def test_the_old_paths_are_answered_for_one_release(client):
-    body = {**SUBJECT, "method": "genatt", "target": 6}
-
-    assert client.post("/api/says", json=SUBJECT).json() == client.post("/api/prediction", json=SUBJECT).json()
-    assert client.post("/api/film", json=body).json() == client.post("/api/layers", json=body).json()
-    assert client.get("/api/seen", params=SUBJECT).content == client.get("/api/preprocessed", params=SUBJECT).content
-    assert not set(client.get("/openapi.json").json()["paths"]) & set(guard.OLD_PATHS)
 
 
 def test_the_model_input_is_rendered(client, vit):

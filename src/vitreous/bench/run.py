@@ -178,7 +178,7 @@ class CellRun:
         for column in self.columns:
             own = hash_key(
                 dataset=self.outcome.dataset,
-                picture=image_key,
+                image=image_key,
                 weights=self.weights,
                 method=column.method_id,
                 metric=column.metric_id,

@@ -140,7 +140,7 @@ def summarise(
     Parameters
     ----------
     rows
-        Result of `Store.table()`, or the same as a frame; image keys may be in a column `picture`, as before 0.2.
+        Result of `Store.table()`, or the same as a frame.
     draws
         Number of bootstrap resamples of the images.
     level

@@ -212,7 +212,7 @@ def print_record(record: Record) -> None:
 def print_line(record: Record) -> None:
     """Print the prediction and the path of the sheet in one line."""
     best = ", ".join(f"{entry['class']} {format_quantity(entry)}" for entry in record["top"][:3])
-    open_console().print(f"{record['picture']}  {best}  → {record['sheet']}", soft_wrap=True)
+    open_console().print(f"{record['image']}  {best}  → {record['sheet']}", soft_wrap=True)
 
 
 def format_quantity(entry: Record) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -18,13 +17,6 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 DEMO_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
-OLD_PATHS = {
-    "/api/pictures": "/api/images",
-    "/api/picture": "/api/image",
-    "/api/says": "/api/prediction",
-    "/api/seen": "/api/preprocessed",
-    "/api/film": "/api/layers",
-}  # answered for one release
 HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -51,7 +43,6 @@ class Guard:
             await self.app(scope, receive, send)
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope = rename_old(scope)
         path: str = scope["path"]
         send_guarded = with_headers(send, path)
         refusal = self.refusal(Headers(scope=scope), path)
@@ -98,12 +89,6 @@ class Guard:
 
     def limit(self, path: str) -> int:
         return self.settings.upload if path == "/api/images" else MAX_BODY
-
-
-def rename_old(scope: Scope) -> Scope:
-    """The request with paths and query parameters of earlier versions replaced by their new names."""
-    query = re.sub(rb"(^|&)picture=", rb"\1image=", scope["query_string"])
-    return {**scope, "path": OLD_PATHS.get(scope["path"], scope["path"]), "query_string": query}
 
 
 def parse_origin_host(origin: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import BaseModel, ConfigDict, Field
 
 from vitreous.web.image_store import NAME
 
@@ -116,11 +116,6 @@ class About(Schema):
 
 class NamedImage(Schema):
     image: str
-
-    @computed_field(description="Old name of `image`, for one release.")
-    @property
-    def picture(self) -> str:
-        return self.image
 
 
 class Thumbnail(NamedImage):
