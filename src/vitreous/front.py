@@ -12,6 +12,7 @@ from vitreous.arguments import as_target, check_batch_size, describe_model, prep
 from vitreous.capture.argument_types import ImageInput, ModelInput, OutputScore, QuestionInput, TargetInput
 from vitreous.capture.black_box_probe import as_constant
 from vitreous.capture.cuda_graphs import CALLS_BEFORE_RECORDING, GraphCache, cache_of
+from vitreous.capture.precision import without_autocast
 from vitreous.capture.score_function import resolve_score_function
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import Caveat, SpecError
@@ -35,6 +36,7 @@ from vitreous.wrapping import load, wrap
 __all__ = ["explain", "inside", "load", "wrap"]
 
 
+@without_autocast()
 def explain(
     model: ModelInput,
     images: ImageInput,

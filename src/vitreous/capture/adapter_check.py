@@ -12,6 +12,7 @@ from vitreous.core.errors import ModelError, NotAdaptedError, unexpected_errors_
 from vitreous.models.black_box import refuse_inference_tensors
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.outputs import with_outputs
+from vitreous.models.random_draws import normal_numbers
 from vitreous.models.vit import LinearPool, ViT
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
@@ -57,7 +58,7 @@ def compare_with_model(vit: ViT, seed: int = 0) -> Agreement:
         raise ModelError(f"{vit.name!r} lies on the device 'meta' and has no values; load its weights onto 'cpu' first")
     refuse_inference_tensors(vit.module, vit.name)
     generator = torch.Generator().manual_seed(seed)
-    images = torch.randn(2, vit.channels, *vit.size, generator=generator).to(vit.device, vit.dtype)
+    images = normal_numbers(generator, (2, vit.channels, *vit.size)).to(vit.device, vit.dtype)
 
     def not_run(reason: str) -> NotAdaptedError:
         return NotAdaptedError(
@@ -92,7 +93,8 @@ def affine_head(vit: ViT, generator: torch.Generator) -> bool:
     """Whether the classifier is affine, tested on random inputs; shares only add up to the score if it is."""
     tokens = vit.embed(torch.zeros(1, vit.channels, *vit.size, device=vit.device, dtype=vit.dtype))
     reads = vit.pool.rows(tokens.shape[1]).shape[0] if isinstance(vit.pool, LinearPool) else vit.pool.query().shape[2]
-    draw = 10 * torch.randn(2, 8, reads, tokens.shape[-1], generator=generator).to(vit.device, vit.dtype)
+    draw = 10 * normal_numbers(generator, (2, 8, reads, tokens.shape[-1]))
+    draw = draw.to(vit.device, vit.dtype)
     with evaluating(vit.module):
         first, second, both, none = (vit.classify(x) for x in (*draw, draw.sum(0), torch.zeros_like(draw[0])))
     largest = torch.stack([first, second, both, none]).abs().max().clamp(min=1e-6)

@@ -21,7 +21,7 @@ from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.token_places import IN_ANY_ORDER, expected_grids, measure_grid, size_of
 from vitreous.capture.trace import first_tensor
 from vitreous.core.errors import ModelError
-from vitreous.models.eval_mode import StopForward, evaluating, removing_hooks
+from vitreous.models.eval_mode import StopForward, evaluating, hooking
 from vitreous.models.layout import Clip, NetworkBlock, TokenGrid
 from vitreous.models.tensor_types import Images
 
@@ -197,9 +197,7 @@ def observe_calls(
     def end(part: nn.Module, args: Any, output: Any) -> None:
         open_calls.pop().output = output
 
-    handles = [part.register_forward_pre_hook(begin, with_kwargs=True) for part in names]
-    handles += [part.register_forward_hook(end) for part in names]
-    with removing_hooks(handles), evaluating(module), suppress(StopForward):
+    with hooking(names, begin, end), evaluating(module), suppress(StopForward):
         forward()
     return calls
 

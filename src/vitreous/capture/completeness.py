@@ -14,6 +14,7 @@ from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.trace import backward, share, trace
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.model import Network, logits_of, tensors_of
+from vitreous.models.random_draws import normal_numbers
 from vitreous.models.tensor_types import Images
 
 LARGEST_MISSING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
@@ -144,7 +145,7 @@ def random_score(output: Any) -> Tensor | None:
         tensors = tensors_of(output)
     for tensor in tensors:
         if tensor.requires_grad and bool(tensor.isfinite().all()):
-            weight = torch.randn(tensor.shape, generator=generator).to(tensor)
+            weight = normal_numbers(generator, tensor.shape).to(tensor)
             part = (tensor * weight).sum()
             total = part if total is None else total + part
     return total

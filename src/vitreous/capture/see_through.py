@@ -14,6 +14,7 @@ from torch import nn
 
 from vitreous.capture.blocks import find_blocks
 from vitreous.capture.completeness import check_completeness
+from vitreous.capture.precision import without_autocast
 from vitreous.capture.token_places import size_of
 from vitreous.core.errors import ModelError, ShapeError, unexpected_errors_as
 from vitreous.models.black_box import (
@@ -34,6 +35,7 @@ from vitreous.models.outputs import with_outputs
 from vitreous.models.tensor_types import Images
 
 
+@without_autocast()
 def see_through(
     module: nn.Module,
     name: str | None = None,

@@ -2,13 +2,12 @@
 
 `trace` runs the model's own forward under `LinearisedForward`. At the input of every block the graph is cut: the block gets a
 leaf with the same values. The backward pass then runs block by block from the last to the first and stops wherever its
-consumer stops. Hooks exist only while `trace` runs and act only in the context that registered them.
+consumer stops. Hooks exist only while `trace` runs and act only in the context that registered them (`eval_mode.hooking`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +17,7 @@ from torch import Tensor, nn
 from vitreous.capture.layer import or_zeros
 from vitreous.capture.operations import Added, LinearisedForward
 from vitreous.core.errors import ModelError
-from vitreous.models.eval_mode import evaluating, removing_hooks
-
-ACTIVE: ContextVar[Trace | None] = ContextVar("vitreous_tracer", default=None)
+from vitreous.models.eval_mode import evaluating, hooking
 
 
 @dataclass(slots=True, eq=False)
@@ -70,8 +67,6 @@ class Trace:
         return any(added.output._version != added.version for part in self.segments for added in part.added)
 
     def enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if ACTIVE.get() is not self:
-            return None
         index, self.calls = self.calls, self.calls + 1
         if index < self.down_to:
             return None
@@ -92,7 +87,7 @@ class Trace:
         return args, {**kwargs, key: entering}
 
     def leave(self, block: nn.Module, args: Any, output: Any) -> None:
-        if ACTIVE.get() is not self or not self.open:
+        if not self.open:
             return
         segment = self.open.pop()
         segment.output = output if isinstance(output, Tensor) else first_tensor(tuple(output), {})[1]
@@ -138,22 +133,15 @@ def trace(
     Trace
     """
     traced = Trace(mode, down_to, cut or (mode.copy_recorded and not mode.differentiable))
-    distinct = dict.fromkeys(blocks)
-    handles = [block.register_forward_pre_hook(traced.enter, prepend=True, with_kwargs=True) for block in distinct]
-    handles += [block.register_forward_hook(traced.leave) for block in distinct]
-    token = ACTIVE.set(traced)
-    try:
-        # the gradient flag is the caller's again afterwards; `enter` switches it on
-        with (
-            removing_hooks(handles),
-            evaluating(module),
-            mode.marking(module),
-            torch.set_grad_enabled(mode.differentiable),
-            mode,
-        ):
-            traced.output = forward()
-    finally:
-        ACTIVE.reset(token)
+    # the gradient flag is the caller's again afterwards; `enter` switches it on
+    with (
+        hooking(blocks, traced.enter, traced.leave),
+        evaluating(module),
+        mode.marking(module),
+        torch.set_grad_enabled(mode.differentiable),
+        mode,
+    ):
+        traced.output = forward()
     return traced
 
 
