@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from vitreous.bench.keys import digest
 from vitreous.bench.resample import compute_curve_band, resample_values
 from vitreous.bench.rows import to_frame
 from vitreous.bench.scores import SectionFiles
 from vitreous.bench.store import Store
 from vitreous.bench.summary import summarise, summarise_store
+from vitreous.core.digests import digest
 from vitreous.report import compare_runs, write_report
 
 METHODS, METRICS, CELL = ("gradcam", "random"), ("deletion_aopc", "ap"), 16

@@ -11,17 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitreous.core.digests import digest
 from vitreous.methods.method import Method
 from vitreous.metrics.metric import Metric
-
-
-def digest(*pieces: bytes, size: int = 16) -> str:
-    """Hexadecimal BLAKE2b hash of byte strings; each is prefixed with its length, so that boundaries matter."""
-    hashed = blake2b(digest_size=size)
-    for piece in pieces:
-        hashed.update(len(piece).to_bytes(8, "little"))
-        hashed.update(piece)
-    return hashed.hexdigest()
 
 
 def encode_tensor(tensor: Tensor) -> tuple[bytes, bytes]:

@@ -12,10 +12,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitreous.bench.keys import digest, hash_tensor
+from vitreous.bench.keys import hash_tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.probe import probe_of
 from vitreous.capture.targets import class_indices
+from vitreous.core.digests import digest
 from vitreous.data import Batch
 from vitreous.metrics.metric import Metric
 from vitreous.models.model import BlackBox

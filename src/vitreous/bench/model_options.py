@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vitreous.bench.code_record import identify_model, identify_module
+from vitreous.core.code_identity import CodeIdentity
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.front import load, wrap
 from vitreous.models.black_box import with_observed_outputs
@@ -99,27 +101,42 @@ def load_model(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """A model and the hash of its weights."""
+    """A model, the hash of its weights, and what else determines what it computes.
+
+    Parameters
+    ----------
+    vit, weights
+        The model and the hash of its weights.
+    structure
+        Its name and the arguments that it was built with, as JSON: two models may have the same weights.
+    code
+        Code other than the library's by which it was built, described and run.
+    """
 
     vit: BlackBox
     weights: str
+    structure: str
+    code: tuple[CodeIdentity, ...]
 
 
 def load_cached(model: ModelSpec, precision: str, device: str | None) -> LoadedModel:
-    """Load a model; the last two are cached per process, until the checkpoint or the file of class names changes."""
+    """Load a model; the last two are cached per process, until the checkpoint, the file of class names or code changes."""
     files = (model.checkpoint, dict(model.arguments).get("classes"))
-    return load_hashed(model, precision, device, "; ".join(map(stamp_file, files)))
+    stamps = (*map(stamp_file, files), *map(str, identify_model(model.name)))
+    return load_hashed(model, precision, device, "; ".join(stamps))
 
 
 @lru_cache(maxsize=2)
 def load_hashed(model: ModelSpec, precision: str, device: str | None, stamps: str) -> LoadedModel:
     """Load a model; its weights are hashed before they are converted to `precision`."""
-    from vitreous.bench.keys import hash_weights
+    from vitreous.bench.keys import hash_weights, to_canonical_json
 
     vit = load_model(model.name, model.checkpoint, model.pretrained, device, dict(model.arguments))
     weights = hash_weights(vit.module)
+    arguments = {name: value for name, value in model.arguments if name != "classes"}
+    structure = to_canonical_json({"name": model.name, "arguments": arguments})
     vit.module.to(torch.float64 if precision == "float64" else torch.float32)
-    return LoadedModel(vit, weights)
+    return LoadedModel(vit, weights, structure, identify_module(model.name, vit.module))
 
 
 def stamp_file(file: str | None) -> str:

@@ -35,6 +35,7 @@ WHERE = {
 COST = {"map_seconds": "float64", "peak_mib": "float64", "error": "string"}
 ORIGIN = {
     "weights": "string",
+    "code": "string",
     "pixels": "string",
     "evidence": "string",
     "precision": "string",

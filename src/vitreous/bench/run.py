@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from vitreous.bench.code_record import format_code, identify_reader, identify_score
 from vitreous.bench.keys import hash_key
 from vitreous.bench.labelled_batch import LabelledBatch, prepare_batch
-from vitreous.bench.model_options import load_cached
+from vitreous.bench.model_options import LoadedModel, load_cached
 from vitreous.bench.work_cells import Outcome, PlanJob, ResultColumn, WorkCell, open_cached
 from vitreous.bench.worker import compute, format_error
 from vitreous.capture.precision import computing, effective_precision
+from vitreous.core.code_identity import CodeIdentity
 from vitreous.data import Dataset, batches
 from vitreous.explanation import precision_of
 from vitreous.models.image_input import Preprocess
@@ -32,6 +34,7 @@ def run_cell(job: PlanJob, cell: WorkCell) -> Outcome:
 
     Errors of single images, methods and metrics become rows with an error message; they do not stop the cell.
     """
+    job.check_code()
     plan, model, data = job.plan, job.plan.models[cell.model], job.plan.datasets[cell.dataset]
     loaded, dataset = load_cached(model, plan.precision, job.device or plan.device), open_cached(data)
     outcome = Outcome(cell, model.label, data.label)
@@ -39,7 +42,7 @@ def run_cell(job: PlanJob, cell: WorkCell) -> Outcome:
     # predictions and metrics are not computed in bfloat16
     precision = effective_precision(map_precision(plan), loaded.vit, "tf32")
     with torch.inference_mode(False), computing(precision, loaded.vit.device):
-        run = CellRun(job, loaded.vit, loaded.weights, dataset, outcome)
+        run = CellRun(job, loaded, dataset, outcome, identify_reader(data.spec))
         run.run_places(cell.places, plan.batch_size or plan.slice)
     return outcome
 
@@ -57,19 +60,26 @@ class CellRun:
     ----------
     job
         The plan, and the keys of rows that are known.
-    vit, weights
-        The model and the hash of its weights.
+    loaded
+        The model with the hash of its weights and its code.
     dataset
         The dataset of the cell.
     outcome
         Result, to which rows are appended.
+    dataset_code
+        Code of the dataset's reader.
     """
 
     job: PlanJob
-    vit: BlackBox
-    weights: str
+    loaded: LoadedModel
     dataset: Dataset
     outcome: Outcome
+    dataset_code: tuple[CodeIdentity, ...] = ()
+    _code: dict[tuple[int, bool], str] = field(default_factory=dict)
+
+    @property
+    def vit(self) -> BlackBox:
+        return self.loaded.vit
 
     @property
     def columns(self) -> tuple[ResultColumn, ...]:
@@ -179,7 +189,7 @@ class CellRun:
             own = hash_key(
                 dataset=self.outcome.dataset,
                 image=image_key,
-                weights=self.weights,
+                weights=self.loaded.weights,
                 method=column.method_id,
                 metric=column.metric_id,
             )
@@ -189,26 +199,38 @@ class CellRun:
         self.outcome.failed[before:] = [message]
 
     def provenance(self, column: ResultColumn) -> dict[str, str]:
-        """What determines a result beside the image: weights, score function, precision of the map, version."""
+        """What determines a result beside the image: weights, code, score function, precision of the map, version."""
         import vitreous
 
         plan = self.job.plan
         question = column.method.chosen_question(plan.question, scalar=self.vit.scalar)
         return {
-            "weights": self.weights,
+            "weights": self.loaded.weights,
+            "code": self.format_code(column, with_dataset=True),
             "question": cast("str", question),  # plans and registered methods name their score functions
             # may be a higher one than the plan's
             "precision": precision_of(column.method, self.vit, map_precision(plan)) or plan.precision,
             "vitreous": vitreous.__version__,
         }
 
+    def format_code(self, column: ResultColumn, *, with_dataset: bool) -> str:
+        """JSON text of the code that computes a result; keys are without that of the dataset, whose pixels they have."""
+        key = (id(column), with_dataset)
+        if key not in self._code:
+            question = column.method.chosen_question(self.job.plan.question, scalar=self.vit.scalar)
+            parts = {**column.code, "score": identify_score(question), "model": self.loaded.code}
+            self._code[key] = format_code(**parts, dataset=self.dataset_code if with_dataset else ())
+        return self._code[key]
+
     def row_key(self, subject: LabelledBatch, row: int, column: ResultColumn) -> str:
         """Key of a row and column; an empty string if the column is not computed for the role of the row's target."""
         if column.roles and subject.roles[row % subject.targets_per_image] not in column.roles:
             return ""
         provenance = self.provenance(column)
+        precision = KEY_PRECISION.get(provenance["precision"], provenance["precision"])
         return hash_key(
-            **{**provenance, "precision": KEY_PRECISION.get(provenance["precision"], provenance["precision"])},
+            **{**provenance, "precision": precision, "code": self.format_code(column, with_dataset=False)},
+            model=self.loaded.structure,
             pixels=subject.pixels[row // subject.targets_per_image],
             target=str(int(subject.targets.flatten()[row])),
             method=column.method_id,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
+from vitreous.bench.code_record import format_plan_code
 from vitreous.bench.plan import Plan
 from vitreous.bench.pool import Executor, run_serially
 from vitreous.bench.signals import deferred_signals
@@ -149,7 +150,7 @@ def execute(
     unwritten: list[Outcome] = []
     since = time.monotonic()
     try:
-        with closing(executor(PlanJob(plan, known_keys), open_cells)) as outcomes:
+        with closing(executor(PlanJob(plan, known_keys, code=format_plan_code(plan)), open_cells)) as outcomes:
             for outcome in outcomes:
                 with deferred_signals():  # keeps the count and the list of outcomes consistent
                     unwritten.append(outcome)

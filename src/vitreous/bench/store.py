@@ -7,9 +7,9 @@ Several processes may write to it, and it survives crashes and killed processes.
       parts/KIND-SHA256.parquet rows, written atomically; the name contains the checksum of the content
       shards/i-of-n/            separate stores, one per `--shard i/n`, until `--merge` combines them
 
-A key is the hash of everything that determines a number (`vitreous.bench.keys`): weights, pixels, target, method with
-all options, metric with its protocol and the labels, masks and boxes it reads, score function, precision, version of
-the library. A row is therefore computed once, even if several plans need it. The index can be rebuilt from the parts.
+A key is the hash of everything that determines a number (`vitreous.bench.keys`): model with its weights, pixels, target,
+method with all options, metric with its protocol and the labels, masks and boxes it reads, score function, precision,
+and the code of all of these and of the library. A row is therefore computed once, even if several plans need it. The index can be rebuilt from the parts.
 
 `Store(folder).table()` returns the last run: exactly one row for every image, target, method and metric of its plan, in
 that order. Columns of `kind="scores"` (pyarrow types in `vitreous.bench.rows`):
@@ -29,8 +29,9 @@ that order. Columns of `kind="scores"` (pyarrow types in `vitreous.bench.rows`):
     map_seconds       time of the method, per row, without the forward pass that all methods of an image share
     peak_mib          peak memory while the method ran: of the device, or of the process on a CPU
     error             null, or one sentence why there is no number; value is NaN then
-    weights, pixels, evidence, precision, device, vitreous, torch, protocol, about
-                      provenance: hashes; protocol (of the metric) and about (of the method and model) are JSON
+    weights, code, pixels, evidence, precision, device, vitreous, torch, protocol, about
+                      provenance: hashes; code (see `vitreous.core.code_identity`), protocol (of the metric) and about (of the
+                      method and model) are JSON
     key               key of the row, 32 hexadecimal digits
 
 Columns of `kind="maps"`: the same up to question, then map_seconds, peak_mib, error and provenance, and

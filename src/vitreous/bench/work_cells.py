@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from vitreous.bench.keys import digest, hash_identity
+from vitreous.bench.code_record import format_plan_code
+from vitreous.bench.keys import hash_identity
 from vitreous.bench.model_options import stamp_file
 from vitreous.bench.plan_source import parse_fraction
-from vitreous.core.errors import SpecError
+from vitreous.core.code_identity import CodeIdentity, identify_code
+from vitreous.core.digests import digest
+from vitreous.core.errors import DataError, SpecError
 from vitreous.data import Dataset, open_dataset, read_subset, subset
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
@@ -100,18 +103,19 @@ def choose_places(data: DataSpec, evaluation: Evaluation) -> tuple[int, ...]:
 
 
 def fingerprint_cells(plan: Plan, cells: Sequence[WorkCell]) -> dict[int, str]:
-    """Fingerprint of every cell by number: its images (index and key) and the stamp of the checkpoint file.
+    """Fingerprint of every cell by number: its images (index and key), the stamp of the checkpoint file, and the code.
 
-    A finished cell is computed again if its fingerprint has changed, for example because images were added to the
-    folder or the checkpoint was overwritten.
+    A finished cell is looked at again if its fingerprint has changed, for example because images were added to the
+    folder, the checkpoint was overwritten or a method was edited; rows whose keys are known are not computed again.
     """
+    code = format_plan_code(plan).encode()
     weights = [stamp_file(model.checkpoint) for model in plan.models]
     fingerprints = {}
     for cell in cells:
         keys = open_cached(plan.datasets[cell.dataset]).keys
         image_lines = [f"{place} {keys[place]}" for place in cell.places]
         fingerprints[cell.number] = digest(
-            weights[cell.model].encode(), *(line.encode() for line in image_lines), size=8
+            code, weights[cell.model].encode(), *(line.encode() for line in image_lines), size=8
         )
     return fingerprints
 
@@ -155,6 +159,11 @@ class ResultColumn:
         return "maps" if self.metric is None else "scores"
 
     @cached_property
+    def code(self) -> dict[str, tuple[CodeIdentity, ...]]:
+        """Identities of the method's and the metric's code."""
+        return {"method": identify_code(self.method), "metric": identify_code(self.metric)}
+
+    @cached_property
     def method_id(self) -> str:
         """Hash of the method with all its options."""
         return hash_identity(self.method)
@@ -182,11 +191,26 @@ class PlanJob:
         Keys of known rows, 16 bytes each, concatenated.
     device
         Device to use in place of the plan's; None for the plan's.
+    code
+        Result of `format_plan_code` where the run was started; None to accept the code of every worker.
     """
 
     plan: Plan
     known: bytes = b""
     device: str | None = None
+    code: str | None = None
+
+    def check_code(self) -> None:
+        """Raise `DataError` if this process has other code than the one that started the run."""
+        if self.code is not None and not self._has_same_code:
+            raise DataError(
+                "the code of a method, metric, model or dataset is not the one that the run began with; it was edited, or a "
+                "node has another version. Run the same command again"
+            )
+
+    @cached_property
+    def _has_same_code(self) -> bool:
+        return format_plan_code(self.plan) == self.code
 
     @cached_property
     def keys(self) -> frozenset[str]:
@@ -210,7 +234,7 @@ class PlanJob:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"plan": self.plan, "known": self.known, "device": self.device}
+        return {"plan": self.plan, "known": self.known, "device": self.device, "code": self.code}
 
 
 @dataclass(slots=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from vitreous import __version__
-from vitreous.bench.keys import digest, hash_weights
+from vitreous.bench.keys import hash_weights
 from vitreous.capture.argument_types import ModelInput
 from vitreous.core.defaults import DEFAULT_METHOD
+from vitreous.core.digests import digest
 from vitreous.core.errors import DataError
 from vitreous.front import explain
 from vitreous.methods.spec import resolve

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from vitreous.bench.keys import digest
+from vitreous.core.digests import digest
 from vitreous.core.errors import DataError
 from vitreous.data import Album, Dataset, Sample, open_dataset, subset
 from vitreous.data.files import SUFFIXES, decode_image

@@ -1,0 +1,74 @@
+"""Which code computes the rows of a plan: text for keys, for fingerprints of cells and for provenance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from vitreous.capture.operation_registry import RULES
+from vitreous.capture.score_function import resolve_score_function
+from vitreous.core.code_identity import CodeIdentity, identify_code, identify_library
+from vitreous.data.reader import READERS, expand_path, recognise, split_spec
+from vitreous.data.remote import is_uri
+from vitreous.methods.spec import resolve
+from vitreous.metrics.metric import resolve_metric
+from vitreous.models.model_registry import ADAPTERS, find_source
+
+if TYPE_CHECKING:
+    from vitreous.bench.plan import Plan
+
+
+def format_code(**parts: tuple[CodeIdentity, ...]) -> str:
+    """JSON text of the library's identity, and of the identities of other code by what it computes."""
+    others = {part: [str(identity) for identity in identities] for part, identities in parts.items() if identities}
+    return json.dumps({"vitreous": identify_library(), **others}, ensure_ascii=False)
+
+
+def identify_model(name: str) -> tuple[CodeIdentity, ...]:
+    """Code by which a model may be built and described, as far as it is known before the model is built."""
+    return identify_code(find_source(name)[0].create, [ADAPTERS[known] for known in ADAPTERS], RULES)
+
+
+def identify_module(name: str, module: Any) -> tuple[CodeIdentity, ...]:
+    """Code by which a model is built, described and run: of its source, its classes, adapters that match, and rules."""
+    parts = [*module.modules()] if isinstance(module, nn.Module) else [module]
+    matching = [adapter for adapter in map(ADAPTERS.__getitem__, ADAPTERS) if any(map(adapter.matches, parts))]
+    classes = {type(part) for part in parts} if isinstance(module, nn.Module) else parts
+    return identify_code(find_source(name)[0].create, matching, RULES, classes)
+
+
+def identify_reader(spec: str) -> tuple[CodeIdentity, ...]:
+    """Code of the reader of a dataset."""
+    if is_uri(spec):
+        return ()
+    kind, place, _ = split_spec(spec)
+    if is_uri(place):
+        return ()
+    kind, place = ("", f"assets:{place}") if kind == "assets" else (kind, place)
+    return identify_code(READERS[kind or recognise(expand_path(place))].read)
+
+
+def identify_score(question: Any) -> tuple[CodeIdentity, ...]:
+    """Code of a score function."""
+    return () if question is None else identify_code(resolve_score_function(question))
+
+
+def format_plan_code(plan: Plan) -> str:
+    """JSON text of all code that computes the rows of a plan, as far as it is known before its models are built."""
+    metrics = dict.fromkeys(spec for evaluation in plan.evaluations for spec in evaluation.metrics)
+    methods = [resolve(spec) for spec in plan.methods]
+    questions = {method.chosen_question(plan.question) for method in methods}
+    return format_code(
+        methods=identify_code(*methods),
+        metrics=identify_code(*map(resolve_metric, metrics)),
+        score=join_identities(identify_score(name) for name in questions if isinstance(name, str)),
+        models=join_identities(identify_model(model.name) for model in plan.models),
+        datasets=join_identities(identify_reader(data.spec) for data in plan.datasets),
+    )
+
+
+def join_identities(identities: Iterable[tuple[CodeIdentity, ...]]) -> tuple[CodeIdentity, ...]:
+    return tuple(sorted({identity for own in identities for identity in own}))
