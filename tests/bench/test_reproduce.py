@@ -159,7 +159,7 @@ FIGURES = {  # images, and cards of the figure
 def test_every_image_of_the_figure_is_drawn(name, toys, weights, tmp_path):
     images, cards = FIGURES[name]
     stored = read_run(run(name, toys, weights, tmp_path, images, DEPTHS.get(name, 2)))
-    loader = open_maps(stored, stored.sections[0])
+    loader = open_maps(stored, stored.sections[0].of_score(""))
     summaries = [summarise_metric(scores) for scores in loader.section.metrics]
     (figure,) = make_paper_figures(loader, summaries, name)
 

@@ -60,9 +60,9 @@ def test_halves_of_a_family_are_joined_and_compared_with_the_paper(tmp_path: Pat
     (table,) = written.papers
     assert table.title == "one, two on seg and val"
     assert [name for name, _ in table.rows] == ["Baseline", "+ AF", "+ AF + L", "+ AF + L + NECC"]
-    assert [cell.text for cell in table.rows[0][1]] == ["10.00", "20.00", "20.00"]
+    assert [cell.text for cell in table.rows[0][1]] == ["10.00", "20.00", "20.00", "logit"]
     left, right = written.comparisons
-    assert [group for group, _ in left.groups] == ["mAP"]
+    assert [group for group, _ in left.groups] == ["mAP", ""]
     assert left.rows[0][0] == "Baseline: tokentm(preset='baseline')"
     paper, ours, difference = right.rows[3][1][:3]
     assert (paper.sort, ours.text, ours.span) == (55.42, "80.00", "[40.00, 120.00]")
@@ -82,7 +82,7 @@ def test_axes_of_several_datasets_are_on_one_radar(tmp_path: Path) -> None:
     assert "Strengths over datasets" in page
     assert "by deletion_aopc on val, insertion_accuracy on val, ap on s; outward is better" in page
     radar = next(table for table in written.papers if table.slug.startswith("skipplus"))
-    assert radar.groups == [("val", 2), ("s", 1)]
+    assert radar.groups == [("val", 2), ("s", 1), ("", 1)]
 
 
 @pytest.mark.parametrize("name", published_tables())

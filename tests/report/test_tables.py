@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from io import StringIO
 from math import nan
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import vitreous
 from tests.report.stores import put, row, rows_of
 from tests.report.test_stats import standings_of
-from vitreous.report import tables
+from vitreous.report import tables, write_report
 from vitreous.report.main_table import count_passes, make_main_table, tabulate_all
 from vitreous.report.page import name_sections
 from vitreous.report.paper_tables import make_paper_tables
@@ -38,10 +39,41 @@ def table(name: str = "genatt") -> ReportTable:
     return ReportTable("t", name, heads, [(name, cells)], groups=[("left", 1), (name, 2)], notes=[name])
 
 
-def test_best_is_bold_second_underlined_and_equals_share() -> None:
-    assert place_values([0.1, 0.3, 0.3, nan, 0.2], True) == [None, 1, 1, None, 2]
-    assert place_values([0.1, 0.3, 0.3, nan, 0.2], False) == [1, None, None, None, 2]
-    assert place_values([0.1, 0.3], None) == [None, None]
+def test_equal_values_share_a_place_and_after_two_best_there_is_no_second() -> None:
+    cases = {
+        "after two best values there is no second best": ([0.1, 0.3, 0.3, nan, 0.2], True, [None, 1, 1, None, None]),
+        "lower is better": ([0.1, 0.3, 0.3, nan, 0.2], False, [1, None, None, None, 2]),
+        "two second best": ([0.3, 0.2, 0.2, 0.1], True, [1, 2, 2, None]),
+        "seven best of eight": ([1.0] * 7 + [0.0], True, [1] * 7 + [None]),
+        "all equal": ([0.5, 0.5, nan], True, [None, None, None]),
+        "one value": ([0.5], True, [None]),
+        "written equally": ([0.5001, 0.4999, 0.4], True, [1, 1, None]),
+        "neither direction is better": ([0.1, 0.3], None, [None, None]),
+    }
+    for name, (values, higher, places) in cases.items():
+        assert place_values(values, 3, higher) == places, name
+
+
+def test_places_do_not_cross_scores() -> None:
+    scores = ["logit", "logit", "probability", "probability", ""]
+    assert place_values([0.4, 0.3, 0.9, 0.8, 0.1], 3, True, scores) == [1, 2, 1, 2, None]
+    # a map for any class is compared with both, and has the worse of its places
+    assert place_values([0.4, 0.3, 0.9, 0.8, 0.85], 3, True, scores) == [2, None, 1, None, 2]
+    assert place_values([0.4, 0.9], 3, True, ["logit", "probability"]) == [None, None]
+
+
+def test_latex_has_every_character_and_its_notes_in_the_caption() -> None:
+    text = "f∘g ≤ Σᵢ αβ½ → ±1° “x” … \N{HANGUL SYLLABLE GA}"
+    assert tables.escape_latex(text) == (
+        r"f$\circ$g $\leq$ $\Sigma$i $\alpha$$\beta$½ $\to$ $\pm$1$^{\circ}$ ``x'' \ldots{} [U+AC00]"
+    )
+    made = ReportTable(
+        "t", "ViT-B on val", [TableHead("ap")], [("a", [TableCell("1")])], notes=["n_1"], about={"model": "x"}
+    )
+    assert r"\caption{ViT-B on val. Model: x. n\_1}" in tables.to_latex(made)
+    assert tables.to_latex(made).endswith("\\end{tabular}\n\\end{table}\n")
+    assert tables.to_csv(made) == "method,ap,about_model\na,1,x\n"
+    assert tables.to_markdown(made).endswith("\n- Model: x.\n- n\\_1\n")
 
 
 def test_markdown_latex_and_csv_have_the_same_content() -> None:
@@ -74,6 +106,31 @@ def test_hostile_names_are_escaped() -> None:
     assert not any(bad in line for line in body for bad in (r"alert(1)</script>|`&\$_", "_{", "~^"))
     assert r"\textbackslash{}\$\_\%\#\{\}\textasciitilde{}\textasciicircum{}" in tex
     assert list(csv.reader(StringIO(cells)))[1][0] == "'" + HOSTILE  # a spreadsheet does not compute it
+
+
+REDUCED_PLAN = """
+reduced = "2 images of val instead of all; ViT-B is toy"
+[[models]]
+name = "timm:toy"
+label = "m"
+checkpoint = "/weights/toy.pth"
+[[datasets]]
+spec = "imagenet:/data/val"
+label = "d"
+"""
+
+
+def test_every_format_names_model_data_images_and_how_the_run_is_reduced(tmp_path: Path) -> None:
+    rows = rows_of({"pointing_game": {"genatt": [0.5, 0.5], "ixg": [0.4, 0.4]}})
+    written = write_report(put(tmp_path / "run", rows, REDUCED_PLAN), tmp_path / "report.html", gallery=0)
+
+    paths = [written.page, *written.tables]
+    assert {path.suffix for path in paths} == {".html", ".md", ".tex", ".csv"}
+    for path in paths:
+        text = re.sub(r"<[^>]*>", "", path.read_text()).replace("\\", "")
+        assert "m is timm:toy with toy.pth" in text, path
+        assert "d is imagenet:/data/val, 2 images" in text, path
+        assert "not the published evaluation: 2 images of val instead of all; ViT-B is toy" in text, path
 
 
 def test_a_newline_in_a_name_breaks_no_table() -> None:
@@ -113,13 +170,14 @@ def test_the_main_table_shows_figures_intervals_ranks_ties_undefined_and_cost(tm
     made = make_main_table(block, standings_of(block), "slug")
     cells = dict(made.rows)
 
-    assert [head.title for head in made.heads] == ["ap ↑", "mean rank ↓", "cost"]
+    assert [head.title for head in made.heads] == ["ap ↑", "mean rank ↓", "cost", "score"]
     assert (cells["genatt"][0].text, cells["genatt"][0].place) == ("0.850", 1)
     assert cells["genatt"][0].aside == "rank 1 · 1 of 3 undefined · 1 failed"
     assert (cells["ixg"][0].place, cells["ixg"][0].tied, cells["rollout"][0].tied) == (2, True, False)
     assert cells["ixg"][0].span == "[0.800, 0.800]"
     assert (cells["genatt"][2].text, cells["genatt"][2].aside) == ("20 ms", "1 fwd, 1 bwd")
     assert cells["rollout"][2].aside == "1 fwd, 0 bwd"
+    assert [own[3].text for own in cells.values()] == ["logit", "logit", "any"]
     notes = " ".join(made.notes)
     assert "3 images" in notes
     assert "1 row failed: 'bad' is damaged" in notes
@@ -141,6 +199,53 @@ def test_the_tidy_table_is_complete_and_in_full_precision(tmp_path: Path) -> Non
     assert next(one for one in lines if one["metric"] == "sparseness")["direction"] == ""
 
 
+MIXED = {"genatt": "logit", "ixg": "logit", "temper": "probability", "rise": "probability", "random": "logit"}
+
+
+def mixed_rows() -> list:
+    """Methods that explain different scores; `temper` is best by all figures."""
+    values = {"genatt": 0.5, "ixg": 0.4, "temper": 0.9, "rise": 0.3, "random": 0.1}
+    return [one for name, score in MIXED.items() for one in rows_of({"ap": {name: [values[name]] * 2}}, question=score)]
+
+
+def test_methods_of_different_scores_have_separate_tables_and_are_not_ranked_together(tmp_path: Path) -> None:
+    run = read_run(put(tmp_path, mixed_rows()))
+    first, second = run.sections
+
+    assert [section.title for section in run.sections] == ["m on d, score: logit", "m on d, score: probability"]
+    assert list(name_sections(run.sections)) == ["m-d-logit", "m-d-probability"]
+    assert (first.methods, second.methods) == (("genatt", "ixg", "random"), ("temper", "rise", "random"))
+    made = [make_main_table(section, standings_of(section), "t") for section in run.sections]
+    places = [{name: (cells[0].place, cells[-1].text) for name, cells in table.rows} for table in made]
+    assert places == [
+        {"genatt": (1, "logit"), "ixg": (2, "logit"), "random": (None, "any")},
+        {"temper": (1, "probability"), "rise": (2, "probability"), "random": (None, "any")},
+    ]
+    assert "Methods of the run that explain probability have a table of their own" in " ".join(made[0].notes)
+    lines = list(csv.DictReader(StringIO(tabulate_all([(section, standings_of(section)) for section in run.sections]))))
+    assert [(one["method"], one["score"], one["ranked_with"], one["rank"]) for one in lines][2:4] == [
+        ("random", "any", "logit", "3"), ("temper", "probability", "probability", "1"),
+    ]  # fmt: skip
+    (whole,) = run.whole_sections
+    assert whole.scores == ("logit", "probability")
+
+
+def test_a_published_table_of_several_scores_says_so_and_marks_the_best_of_each(tmp_path: Path) -> None:
+    rows = [{**one, "metric": "pointing_game"} for one in mixed_rows()]
+    table = told(tmp_path, rows)["TIS, table 3"][0].table
+
+    assert {name.split(": ")[-1]: (cells[0].place, cells[1].text) for name, cells in table.rows} == {
+        "genatt": (1, "logit"), "ixg": (2, "logit"), "temper": (1, "probability"), "rise": (2, "probability"),
+        "random": (None, "any"),
+    }  # fmt: skip
+    assert table.notes[0].startswith("The rows explain different scores, logit, probability, and are not comparable")
+    assert (
+        "The rows explain different scores, logit, probability" in tables.to_latex(table).split(r"\begin{tabular}")[0]
+    )
+    assert "different scores" in tables.to_markdown(table)
+    assert tables.to_csv(table).splitlines()[0].endswith(",score")
+
+
 # ── the papers ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -160,15 +265,16 @@ def test_the_tables_of_tis(tmp_path: Path) -> None:
     found = told(tmp_path, rows)
 
     table = found["TIS, tables 1–2"][0].table
-    assert table.groups == [("Insertion", 4), ("Deletion", 4), ("Insertion - Deletion", 4)]
+    assert table.groups == [("Insertion", 4), ("Deletion", 4), ("Insertion - Deletion", 4), ("", 1)]
     assert [head.title for head in table.heads[:4]] == ["Mean ↑", "Blur ↑", "Black ↑", "Rand ↑"]
     tis, rise = (cells for _, cells in table.rows)
-    assert [cell.text for cell in tis[::4]] == ["0.60", "0.10", "0.50"]
-    assert [cell.place for cell in rise[::4]] == [2, 2, 2]
+    assert [cell.text for cell in tis[::4]] == ["0.60", "0.10", "0.50", "logit"]
+    assert [cell.place for cell in rise[::4]] == [2, 2, 2, None]
     assert found["TIS, tables 1–2"][1].table is None  # of the other model
     points = found["TIS, table 3"][0].table
-    assert [head.name for head in points.heads] == ["m", "other"]
-    assert [[cell.text for cell in cells] for _, cells in points.rows] == [["1.000", "0.500"], ["0.500", "1.000"]]
+    assert [head.name for head in points.heads] == ["m", "other", "score"]
+    texts = [["1.000", "0.500", "logit"], ["0.500", "1.000", "logit"]]
+    assert [[cell.text for cell in cells] for _, cells in points.rows] == texts
     assert found["TIS, table 4"][0].missing == "d: the run lacks max_sensitivity of m, max_sensitivity of other"
 
 
@@ -187,23 +293,24 @@ def test_the_tables_of_tokentm(tmp_path: Path) -> None:
     found = told(tmp_path, rows)
 
     first = found["TokenTM, table 1"][0].table
-    assert [head.title for head in first.heads] == ["Neg. (Pred.) ↑", "Pos. (Pred.) ↓"]  # what both datasets have
+    # what both datasets have
+    assert [head.title for head in first.heads] == ["Neg. (Pred.) ↑", "Pos. (Pred.) ↓", "score"]
     full = dict(first.rows)["Ours: tokentm"]
     assert render_macro("cell", full[0]) == '<td data-v="60.0"><b>60.00</b> / <b>61.00</b></td>'
     assert render_macro("cell", full[1]) == '<td data-v="60.0"><u>60.00</u> / <u>61.00</u></td>'
     assert "positive_auc of the label" in " ".join(first.notes)
 
     second = found["TokenTM, table 2"][0].table
-    assert second.groups == [("Localization Ability", 1), ("Impact on Accuracy", 3)]
-    assert dict(second.rows)["Ours: tokentm"][-1].text == "25.00"  # the label's rows alone
-    assert dict(second.rows)["Ours: tokentm"][-2].text == "60.00"
+    assert second.groups == [("Localization Ability", 1), ("Impact on Accuracy", 3), ("", 1)]
+    assert dict(second.rows)["Ours: tokentm"][-2].text == "25.00"  # the label's rows alone
+    assert dict(second.rows)["Ours: tokentm"][-3].text == "60.00"
     assert "pixel_accuracy" in " ".join(second.notes)
 
     third = found["TokenTM, table 3"][0].table
-    assert third.groups == [("AOPC", 1), ("LOdds", 1)]
+    assert third.groups == [("AOPC", 1), ("LOdds", 1), ("", 1)]
     fourth = found["TokenTM, table 4"][0].table
     assert [name for name, _ in fourth.rows] == ["+ AF", "+ AF + L + NECC"]
-    assert fourth.groups == [("Segmentation", 1), ("Perturbation Test", 2)]
+    assert fourth.groups == [("Segmentation", 1), ("Perturbation Test", 2), ("", 1)]
 
 
 def test_a_run_without_their_numbers_gets_a_line_each(tmp_path: Path) -> None:
@@ -218,7 +325,7 @@ def test_shares_that_are_percent_already_are_not_multiplied(tmp_path: Path) -> N
     scores = {"positive_auc(show='percent')": {"a": [40.0, 60.0]}, "map_two_channel": {"a": [0.5, 0.5]}}
     found = told(tmp_path, rows_of(scores))["TokenTM, table 2"][0].table
 
-    assert [cell.text for cell in found.rows[0][1]] == ["50.00", "50.00"]
+    assert [cell.text for cell in found.rows[0][1]] == ["50.00", "50.00", "logit"]
 
 
 def test_a_number_that_is_too_small_for_its_digits_is_not_zero() -> None:

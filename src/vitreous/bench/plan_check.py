@@ -91,9 +91,10 @@ def suggest_checkpoint(plan: Plan, label: str) -> str:
     if not plan.reproduces:
         return ""
     from vitreous.bench.reproduce import find_reproduction
+    from vitreous.metrics.published import published_label
 
     models = find_reproduction(plan.reproduces).models
-    key = next((key for key, entry in models.items() if entry["label"] == label), None)
+    key = next((key for key, entry in models.items() if entry["label"] == published_label(label)), None)
     return f"; here: --checkpoint {key}=FILE, or --models {key}=NAME for another model" if key else ""
 
 

@@ -23,6 +23,7 @@ from vitreous.core.errors import Caveat, SpecError
 from vitreous.data.reader import split_spec
 from vitreous.data.subset_list import read_entries
 from vitreous.metrics.protocols import protocol
+from vitreous.metrics.published import STAND_IN
 
 FOLDER = files("vitreous") / "reproductions"
 PLACEHOLDER = re.compile(r"\{([a-z0-9-]+)\}")
@@ -186,23 +187,27 @@ def plan_reproduction(
     require(selected, data, models, checkpoints)
     whole = find_reproduction(selected.name)
     reduced = [f"without {entry['label']}" for key, entry in whole.models.items() if key not in selected.models]
+    labels = {
+        key: f"{models[key]['name']}{STAND_IN}{entry['label']}" if key in models else entry["label"]
+        for key, entry in selected.models.items()
+    }
     datasets = []
     for entry in selected.datasets:
         spec, stands_in = fill_spec(entry["spec"], data)
-        keys = [key for key in entry.get("models", selected.models) if key in selected.models]
-        labels = [selected.models[key]["label"] for key in keys]
+        own_labels = [labels[key] for key in entry.get("models", selected.models) if key in selected.models]
         if stands_in:
             reduced.append(f"{entry['label']} is {spec}")
         listed = next((subsets[key] for key in PLACEHOLDER.findall(entry["spec"]) if key in subsets), None)
         chosen_images, difference = choose_images(entry, images, listed)
         reduced += difference
-        datasets.append({**entry, "spec": spec, "models": labels, **chosen_images})
+        label = f"{spec}{STAND_IN}{entry['label']}" if stands_in else entry["label"]
+        datasets.append({**entry, "label": label, "spec": spec, "models": own_labels, **chosen_images})
     chosen = []
     for key, entry in selected.models.items():
         model_entry = {name: value for name, value in entry.items() if name != "needs"}
         if key in models:
-            model_entry = {"label": model_entry["label"], "family": model_entry.get("family", ""), **models[key]}
-            reduced.append(f"{model_entry['label']} is {model_entry['name']}")
+            model_entry = {"label": labels[key], "family": model_entry.get("family", ""), **models[key]}
+            reduced.append(f"{entry['label']} is {model_entry['name']}")
         chosen.append({**model_entry, **({"checkpoint": checkpoints[key]} if key in checkpoints else {})})
     entries = {
         "models": chosen, "datasets": datasets, "methods": list(selected.methods), "protocol": selected.protocol,

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from vitreous.core.errors import DataError
+from vitreous.methods.spec import depends_on_class
 from vitreous.metrics.metric import CurveAxes, resolve_metric
 from vitreous.metrics.metric_result import Reducer
 
@@ -146,6 +147,15 @@ class SectionFiles:
             self._facts[:] = [merge_facts(self._facts)]
         return self._facts[0]
 
+    @property
+    def score_by_method(self) -> dict[str, str]:
+        """Name of the score that each method explains; empty if its maps do not depend on the class."""
+        names = self.facts.groupby("method", sort=False)["question"].unique()
+        return {
+            str(method): " and ".join(name for name in own if isinstance(name, str)) if depends_on_class(method) else ""
+            for method, own in names.items()
+        }
+
     def add(self, cell: int, table: pa.Table) -> None:
         """Add the rows of a cell; they follow those that were added before."""
         import pyarrow as pa
@@ -247,6 +257,9 @@ class ScoreSection:
     role
         Role of the targets that the section holds; empty for all. Rows of unreadable images, which have no role, are
         always part of it.
+    score
+        Score function of the methods that the section holds, beside those whose maps do not depend on the class; empty
+        for all.
     """
 
     model: str
@@ -254,16 +267,37 @@ class ScoreSection:
     explained: str
     files: SectionFiles
     role: str = ""
+    score: str = ""
 
     @property
     def title(self) -> str:
-        return f"{self.model} on {self.dataset}{EXPLAINED[self.explained]}"
+        return f"{self.model} on {self.dataset}{EXPLAINED[self.explained]}{self.score and f', score: {self.score}'}"
+
+    @cached_property
+    def own_methods(self) -> dict[str, str]:
+        """Name of the score of every method of `files` that the section holds; empty for maps of any class."""
+        return {
+            method: score
+            for method, score in self.files.score_by_method.items()
+            if not self.score or score in ("", self.score)
+        }
+
+    @property
+    def score_by_method(self) -> dict[str, str]:
+        """Name of the score that each method explains; empty if its maps do not depend on the class."""
+        return {method: self.own_methods[method] for method in self.methods}
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Names of the scores that are explained, in the order of the methods."""
+        return tuple(dict.fromkeys(filter(None, self.score_by_method.values())))
 
     @cached_property
     def facts(self) -> pd.DataFrame:
         """The different values of methods, metrics, provenance and errors, with the number of rows."""
         facts = self.files.facts
-        return facts.loc[facts["role"].isin(("", self.role))] if self.role else facts
+        facts = facts.loc[facts["role"].isin(("", self.role))] if self.role else facts
+        return facts.loc[facts["method"].isin([*self.own_methods])] if self.score else facts
 
     @cached_property
     def measured_facts(self) -> pd.DataFrame:
@@ -339,7 +373,11 @@ class ScoreSection:
 
     def of_role(self, role: str, explained: str = "") -> ScoreSection:
         """The section with the targets of one role only; rows of unreadable images, which have no role, are kept."""
-        return ScoreSection(self.model, self.dataset, explained, self.files, role)
+        return ScoreSection(self.model, self.dataset, explained, self.files, role, self.score)
+
+    def of_score(self, score: str) -> ScoreSection:
+        """The section with the methods of one score and those without; with all methods if `score` is empty."""
+        return ScoreSection(self.model, self.dataset, self.explained, self.files, self.role, score)
 
 
 @dataclass(frozen=True, eq=False)
@@ -361,8 +399,12 @@ class MetricScores:
 
     def rows(self, kind: str = "scores") -> pa.Table:
         """Rows of the metric, also those of unreadable images, with the columns of `make_row_schema(kind)`."""
-        rows = self.section.files.read(self.metric, kind)
-        return rows.filter(self.section.is_own[rows["question_at"].to_numpy()]) if self.section.role else rows
+        section = self.section
+        rows = section.files.read(self.metric, kind)
+        if section.score:
+            is_own = np.array([method in section.own_methods for method in section.files.methods])
+            rows = rows.filter(is_own[rows["method_at"].to_numpy()])
+        return rows.filter(section.is_own[rows["question_at"].to_numpy()]) if section.role else rows
 
     def load(self, kind: str = "scores") -> tuple[pa.Table, tuple[np.ndarray, np.ndarray]]:
         """Rows of readable images, and their indices in methods × image-target pairs."""
@@ -375,7 +417,8 @@ class MetricScores:
 
     def _cached(self, name: str, make: Callable[[], T]) -> T:
         section = self.section
-        return section.files.batches.cached((section.model, section.dataset, section.role, self.metric, name), make)
+        place = (section.model, section.dataset, section.role, section.score, self.metric, name)
+        return section.files.batches.cached(place, make)
 
     @property
     def parts(self) -> dict[str, Float[np.ndarray, "m q"]]:
@@ -476,7 +519,9 @@ def count_rows(facts: pd.DataFrame, column: str) -> Counter[str]:
     return Counter(facts.groupby(column, sort=False).agg({"rows": "sum"})["rows"].to_dict())
 
 
-def make_sections(files: Mapping[tuple[str, str], SectionFiles], *, by_class: bool = True) -> list[ScoreSection]:
+def make_sections(
+    files: Mapping[tuple[str, str], SectionFiles], *, by_class: bool = True, by_score: bool = True
+) -> list[ScoreSection]:
     """Sections of sorted rows, in the order of the plan.
 
     Parameters
@@ -486,11 +531,16 @@ def make_sections(files: Mapping[tuple[str, str], SectionFiles], *, by_class: bo
     by_class
         Whether predicted and true classes get separate sections if both were explained; a value over both would count
         most images twice. Other target classes of an image always share a section.
+    by_score
+        Whether methods that explain different scores, such as the logit and the probability, get separate sections, so
+        that they are not ranked against each other. Methods whose maps do not depend on the class are in all of them.
     """
     sections: list[ScoreSection] = []
     for (model, dataset), own in files.items():
         section = ScoreSection(model, dataset, "", own)
         roles = [role for role in section.facts["role"].unique() if role]
         split = by_class and set(roles) == {"predicted", "label"}
-        sections += [section.of_role(role, role) for role in roles] if split else [section]
+        for part in [section.of_role(role, role) for role in roles] if split else [section]:
+            several = by_score and len(part.scores) > 1
+            sections += [part.of_score(score) for score in part.scores] if several else [part]
     return sections

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isnan, nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+K = TypeVar("K", bound=Hashable)
 COSTS = ["map_seconds", "seconds", "peak_mib"]
 
 
@@ -58,6 +59,8 @@ class MethodSummary:
         Number of rows that failed, and the first error message.
     map_seconds, seconds, peak_mib
         Medians over the rows.
+    score
+        Name of the score that the method explains; empty if its maps do not depend on the class.
     """
 
     method: str
@@ -73,6 +76,7 @@ class MethodSummary:
     map_seconds: float = nan
     seconds: float = nan
     peak_mib: float = nan
+    score: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,9 @@ class MetricSummary:
         One entry per method, in the order of the plan.
     scores
         The scores that were summarised.
+    score
+        Name of the score that the methods explain, if the run has methods that explain others; else empty. Methods are
+        only compared with those that explain the same score, or whose maps do not depend on the class.
     """
 
     model: str
@@ -103,6 +110,7 @@ class MetricSummary:
     image_count: int
     entries: tuple[MethodSummary, ...]
     scores: MetricScores = field(repr=False)
+    score: str = ""
 
     @property
     def best(self) -> MethodSummary | None:
@@ -110,14 +118,17 @@ class MetricSummary:
 
     def plain(self) -> dict[str, Any]:
         """The summary as JSON values."""
-        facts = {name: getattr(self, name) for name in ("model", "dataset", "metric", "role", "higher_is_better")}
+        facts = {
+            name: getattr(self, name) for name in ("model", "dataset", "metric", "role", "score", "higher_is_better")
+        }
         return {**facts, "images": self.image_count, "entries": [asdict(entry) for entry in self.entries]}
 
     @property
     def aligned(self) -> list[MethodSummary]:
         """One entry per method of the section; empty entries for methods without rows in an unfinished run."""
         entries = {entry.method: entry for entry in self.entries}
-        return [entries.get(method) or MethodSummary(method) for method in self.scores.section.methods]
+        scores = self.scores.section.score_by_method
+        return [entries.get(method) or MethodSummary(method, score=score) for method, score in scores.items()]
 
     @property
     def values(self) -> Float[np.ndarray, " m"]:
@@ -135,7 +146,8 @@ def summarise(
     """Summarise the rows of a run: one summary per model, dataset and metric, in the order of the plan.
 
     If both predicted and true classes were explained, they are summarised separately; other target classes of an image
-    are summarised together.
+    are summarised together. Methods that explain different scores, such as the logit and the probability, are
+    summarised separately as well, each time with the methods whose maps do not depend on the class.
 
     Parameters
     ----------
@@ -228,12 +240,13 @@ def summarise_metric(scores: MetricScores, draws: int = DRAWS, level: float = LE
             undefined=int(np.isnan(parts[method]["score"]).sum()) if method in values else 0,
             errors=errors[method],
             error=messages.get(method),
+            score=section.score_by_method.get(method, ""),
             **{name: float(value) for name, value in costs.loc[method].items()},
         )
         for method in counts
     ]
     where = (section.model, section.dataset, scores.metric, section.explained, scores.higher_is_better)
-    return MetricSummary(*where, len(set(images)), tuple(entries), scores)
+    return MetricSummary(*where, len(set(images)), tuple(entries), scores, section.score)
 
 
 def find_common_questions(scores: MetricScores, rows: pa.Table, judged: Sequence[str]) -> np.ndarray:
@@ -251,13 +264,13 @@ def find_common_questions(scores: MetricScores, rows: pa.Table, judged: Sequence
     return np.flatnonzero(scores.answered[working].all(0) & keep_mask) if working else np.empty(0, int)
 
 
-def rank_values(values: dict[str, float], higher_is_better: bool | None) -> dict[str, int]:
+def rank_values(values: Mapping[K, float], higher_is_better: bool | None) -> dict[K, int]:
     """Rank of every method, 1 for the best; equal values share a rank, methods without a value have none."""
     import pandas as pd
 
     if higher_is_better is None:
         return {}
-    ranks = pd.Series(values, dtype=float).rank(method="min", ascending=not higher_is_better)
+    ranks = pd.Series(dict(values), dtype=float).rank(method="min", ascending=not higher_is_better)
     return ranks.dropna().astype(int).to_dict()
 
 

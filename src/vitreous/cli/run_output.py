@@ -21,6 +21,7 @@ from vitreous.bench.work_cells import fingerprint_cells, select_shard, split_pla
 from vitreous.cli import console
 from vitreous.cli.console import format_duration, print_json, print_notes, print_table, progress_lines, spinner
 from vitreous.core.errors import SpecError
+from vitreous.report.formatting import format_score
 
 
 class RunDisplay:
@@ -100,8 +101,19 @@ def print_standings(
         print_json({**done, "skipped": progress.skipped, "failed": progress.failed, "columns": scores})
         return
     print_notes(f"{name} was damaged; what it held was computed again" for name in progress.mended)
-    for where in dict.fromkeys((column.model, column.dataset) for column in columns):
-        print_scores(*where, [column for column in columns if (column.model, column.dataset) == where])
+    groups: dict[tuple[str, str, str], list[MetricSummary]] = {}
+    for column in columns:
+        groups.setdefault((column.model, column.dataset, column.score), []).append(column)
+    for group in groups.values():
+        print_scores(group, plan)
+    if scores := [*dict.fromkeys(column.score for column in columns if column.score)]:
+        print_notes(
+            [
+                f"methods that explain different scores ({', '.join(scores)}) are in separate tables, since they are not comparable; "
+                f"--question {scores[0]} explains the same score by all of them"
+            ]
+        )
+    print_notes([f"reduced, not the published evaluation: {plan.reduced}"] if plan.reduced and columns else [])
     if columns:
         typer.echo(
             "mean [95 % interval over images]; * best, = not significantly different from the best, ↑ ↓ direction that is better"
@@ -124,34 +136,48 @@ def print_counts(progress: run_plan.RunProgress, folder: Path) -> None:
     typer.echo(f"{new_rows}{skipped}; results in {folder}")
 
 
-def print_scores(model: str, dataset: str, columns: list[MetricSummary]) -> None:
-    """Print methods × metrics; on a narrow terminal as several tables below each other."""
+def print_scores(columns: list[MetricSummary], plan: Plan) -> None:
+    """Print methods × metrics of one model, dataset and score; on a narrow terminal as several tables below each other."""
     arrow = {True: " ↑", False: " ↓", None: ""}
     names = [
         f"{column.metric}{f' of the {column.role} class' if column.role else ''}{arrow[column.higher_is_better]}"
         for column in columns
     ]
-    methods = [entry.method for entry in columns[0].entries]
-    figures = [[format_entry(entry) for entry in column.entries] for column in columns]
+    methods = [(entry.method, format_score(entry.score)) for entry in columns[0].entries]
+    has_winner = [len({entry.rank for entry in column.entries}) > 1 for column in columns]
+    figures = [
+        [format_entry(entry, has_winner=own) for entry in column.entries]
+        for column, own in zip(columns, has_winner, strict=True)
+    ]
     widths = [max(map(len, (name, *own))) + 2 for name, own in zip(names, figures, strict=True)]
-    room = console.open_console().width - max(map(len, ("method", *methods))) - 2
-    count = columns[0].image_count
-    typer.echo(f"{model} on {dataset}, {count} image{'' if count == 1 else 's'}")
+    titles = ("method", "score")
+    room = console.open_console().width - sum(max(map(len, own)) + 2 for own in zip(titles, *methods, strict=True))
+    typer.echo(describe_table(columns[0], plan))
     start = 0
     while start < len(names):
         stop = start + 1
         while stop < len(names) and sum(widths[start : stop + 1]) <= room:
             stop += 1
-        rows = [(method, *(own[row] for own in figures[start:stop])) for row, method in enumerate(methods)]
-        print_table(("method", *names[start:stop]), rows, right=names[start:stop])
+        rows = [(*method, *(own[row] for own in figures[start:stop])) for row, method in enumerate(methods)]
+        print_table((*titles, *names[start:stop]), rows, right=names[start:stop])
         start = stop
 
 
-def format_entry(entry: MethodSummary) -> str:
+def describe_table(column: MetricSummary, plan: Plan) -> str:
+    """Model with its real name, dataset, number of images, and the score that its methods have in common."""
+    model_names = {model.label: model.name for model in plan.models}
+    name = model_names.get(column.model, column.model)
+    model = column.model if name in column.model else f"{column.model} ({name})"
+    count = column.image_count
+    score = f", score: {column.score}" if column.score else ""
+    return f"{model} on {column.dataset}, {count} image{'' if count == 1 else 's'}{score}"
+
+
+def format_entry(entry: MethodSummary, *, has_winner: bool = True) -> str:
     if entry.rows == 0:
         return "failed"
     has_interval = not isnan(entry.low)  # without an interval, no method can be called best
-    mark = "" if not has_interval else "*" if entry.rank == 1 else "=" if entry.tied else " "
+    mark = "" if not has_interval else "*" if entry.rank == 1 and has_winner else "=" if entry.tied else " "
     undefined = f" ({entry.undefined} undefined)" if entry.undefined else ""
     span = f" [{entry.low:.3f}, {entry.high:.3f}]" if has_interval else ""
     return f"{'undefined' if isnan(entry.value) else f'{entry.value:.3f}'}{span}{undefined}{mark}"

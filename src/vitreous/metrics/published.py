@@ -17,6 +17,7 @@ from importlib.resources import files
 from typing import Any
 
 FOLDER = files("vitreous") / "published"
+STAND_IN = " in place of "  # between what is used and what the paper has, in the label of a model or dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +119,8 @@ def read_entries() -> Iterator[tuple[str, str, dict[str, Any]]]:
 def published_table(name: str) -> PublishedTable | None:
     """Table by name, such as "tis:table1"; None if the paper prints no numbers for it."""
     return published_tables().get(name)
+
+
+def published_label(label: str) -> str:
+    """Label that a model or dataset has in the paper, also of one that stands in for it."""
+    return label.rpartition(STAND_IN)[2]

@@ -148,13 +148,14 @@ def draw_joined_radars(
         One radar for every model or family that has different metrics on different datasets, and the same methods;
         None if there is no such model.
     """
-    groups: dict[tuple[str, str], list[tuple[ScoreSection, Sequence[MetricSummary]]]] = {}
+    groups: dict[tuple[str, str, str], list[tuple[ScoreSection, Sequence[MetricSummary]]]] = {}
     for section, summaries in parts:
         family = families.get(section.model) or section.model
-        groups.setdefault((family, section.explained), []).append((section, summaries))
+        groups.setdefault((family, section.explained, section.score), []).append((section, summaries))
     cards = []
-    for (family, _), members in groups.items():
+    for (family, _, score), members in groups.items():
         section = members[0][0]
+        family = f"{family}, score: {score}" if score else family
         axes: dict[str, MetricSummary] = {}  # a metric is that of the first dataset that has it
         for summary in (summary for _, summaries in members for summary in summaries if summary.judges):
             axes.setdefault(summary.metric, summary)

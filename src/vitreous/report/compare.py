@@ -138,15 +138,21 @@ def compare_runs(
         If a run cannot be read.
     """
     old_run, new_run = read_run(before, before_run), read_run(after, after_run)
-    new_sections = {section.title: section for section in new_run.sections}
+    new_sections = index_sections(new_run)
     changes, caveats = [], []
-    for section in old_run.sections:
-        counterpart = new_sections.get(section.title)
+    for title, section in index_sections(old_run).items():
+        counterpart = new_sections.get(title)
         if counterpart is not None:
             changes += list_changes(section, counterpart)
             caveats += list_caveats(section, counterpart)
     old, new = (f"{folder} ({run.name})" for folder, run in ((before, old_run), (after, new_run)))
     return Comparison(old, new, tuple(changes), tuple(list_unpaired(old_run, new_run)), tuple(dict.fromkeys(caveats)))
+
+
+def index_sections(run: StoredRun) -> dict[str, ScoreSection]:
+    """Sections by title, with the methods of all scores: a method is compared with itself, also if its score changed."""
+    sections = (section.of_score("") for section in run.sections)
+    return {section.title: section for section in sections}
 
 
 def list_changes(before: ScoreSection, after: ScoreSection) -> list[Change]:
@@ -209,9 +215,9 @@ def list_unpaired(before: StoredRun, after: StoredRun) -> list[tuple[str, str, s
     """
     entries: list[tuple[str, str, str]] = []
     for side, run, other_run in (("before", before, after), ("after", after, before)):
-        counterparts = {section.title: section for section in other_run.sections}
-        for section in run.sections:
-            where, counterpart = section.title, counterparts.get(section.title)
+        counterparts = index_sections(other_run)
+        for where, section in index_sections(run).items():
+            counterpart = counterparts.get(where)
             if counterpart is None:
                 entries.append((side, "model and dataset", where))
                 continue

@@ -40,9 +40,19 @@ def format_number(value: float, digits: int = 3) -> str:
     return text.replace("-", "−")
 
 
+def round_as_shown(value: float, digits: int) -> float:
+    """The number that `format_number` writes."""
+    return float(format_number(value, digits).replace("−", "-")) if math.isfinite(value) else value
+
+
 def format_signed(value: float, digits: int) -> str:
     """Format a number with its sign."""
     return f"+{format_number(value, digits)}" if value > 0 else format_number(value, digits)
+
+
+def format_score(score: str) -> str:
+    """Name of the score that a method explains; "any" for maps that do not depend on the class."""
+    return score or "any"
 
 
 def format_interval(low: float, high: float, digits: int) -> str:

@@ -17,6 +17,7 @@ from vitreous.draw.notebook import to_data_url
 from vitreous.metrics.metric import resolve_metric
 from vitreous.report.formatting import ARROWS, abbreviate_metric, format_number
 from vitreous.report.map_loader import MapLoader
+from vitreous.report.tables import place_values
 
 SIDE = 288  # longest side of an image on the page
 MOST = 12  # methods in a strip
@@ -159,13 +160,10 @@ def list_map_scores(summaries: Sequence[MetricSummary], row: int, place: int) ->
     """Scores of one map; those that are the best of all methods on this image are marked."""
     scores = []
     for summary in pick_metrics(summaries):
-        values = summary.scores.scores[:, place]
-        good = values * summary.scores.sign
-        finite = good[~np.isnan(good)]
-        is_best = len(finite) > 0 and bool(good[row] == finite.max() > finite.min())
-        scores.append(
-            CardScore(abbreviate_metric(summary.metric), summary.metric, format_number(float(values[row])), is_best)
-        )
+        values = summary.scores.scores[:, place].tolist()
+        own_scores = [*summary.scores.section.score_by_method.values()]
+        is_best = place_values(values, 3, summary.higher_is_better, own_scores)[row] == 1
+        scores.append(CardScore(abbreviate_metric(summary.metric), summary.metric, format_number(values[row]), is_best))
     return scores
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
@@ -16,6 +16,7 @@ from vitreous.core.errors import DataError, VitreousError
 from vitreous.data import Sample
 from vitreous.draw import overlay_image
 from vitreous.maps import MapFolder, StoredMap, read
+from vitreous.methods.spec import depends_on_class
 from vitreous.metrics.metric import Metric, resolve_metric
 from vitreous.models.model import BlackBox
 from vitreous.report.chart_groups import ChartCard, LegendEntry
@@ -25,7 +26,14 @@ from vitreous.report.gallery import MOST, ImageStrip, StripGroup, make_card
 from vitreous.report.map_summary import BINS, FolderSummary, Mean, summarise_folder
 from vitreous.report.page import WrittenReport, write_tables, write_text
 from vitreous.report.rendering import render_page
-from vitreous.report.tables import ReportTable, TableCell, TableHead, make_number_cells
+from vitreous.report.tables import (
+    ReportTable,
+    TableCell,
+    TableHead,
+    describe_scores,
+    make_number_cells,
+    make_score_column,
+)
 
 CLASSES = 20  # predicted classes in the table
 IMAGES_MEASURED = 256
@@ -112,7 +120,7 @@ def write_map_report(
         scores = {metric.spec: measure_folder(stored, vit, metric, images, dataset) for metric in chosen}
     step("images")
     galleries, unreached = make_galleries(summary, dataset)
-    tables = make_tables(summary, scores)
+    tables = make_tables(summary, scores, read_scores(stored))
     paths = write_tables(tables, out.parent / "tables")
     write_text(out, make_page(stored, summary, tables, galleries, unreached, images if scores else None))
     return WrittenReport(out, tuple(paths), (unreached,) if unreached else ())
@@ -193,7 +201,18 @@ def make_strips(pairs: Sequence[tuple[StoredMap, Sample | None]]) -> Iterator[Im
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def make_tables(summary: FolderSummary, scores: MapScores) -> list[ReportTable]:
+def read_scores(folder: MapFolder) -> dict[str, str]:
+    """Name of the score that each method explains; empty if its maps do not depend on the class."""
+    provenance = folder.about.get("provenance", {})
+    return {
+        method: str(entries.get("question", "")) if depends_on_class(method) else ""
+        for method, entries in provenance.items()
+    }
+
+
+def make_tables(
+    summary: FolderSummary, scores: MapScores, score_by_method: Mapping[str, str] | None = None
+) -> list[ReportTable]:
     """Tables of methods, of explained and predicted classes, and of errors if there are any."""
     roles = [
         (role, [own.probability.count + own.probability.undefined, own.probability.mean, own.labelled, own.right_share])
@@ -208,7 +227,7 @@ def make_tables(summary: FolderSummary, scores: MapScores) -> list[ReportTable]:
     notes = [f"less frequent predicted classes that are left out: {hidden}"] if hidden > 0 else []
     errors = [(message, [count, summary.examples[message]]) for message, count in summary.errors.most_common()]
     tables = [
-        tabulate_methods(summary, scores),
+        tabulate_methods(summary, scores, score_by_method or {}),
         tabulate("maps-classes-explained", "Explained classes", "explained class", ROLE_HEADS, roles),
         tabulate("maps-predictions", "Predicted classes", "predicted class", CLASS_HEADS, classes, notes),
         tabulate("maps-errors", "Images without maps", "error", ("rows", "for example"), errors),
@@ -229,19 +248,24 @@ def tabulate(
     return ReportTable(slug, title, [TableHead(head) for head in heads], cells, first, notes=notes)
 
 
-def tabulate_methods(summary: FolderSummary, scores: MapScores) -> ReportTable:
+def tabulate_methods(summary: FolderSummary, scores: MapScores, score_by_method: Mapping[str, str]) -> ReportTable:
     """Maps of every method, what they are like, and their scores."""
     heads = [TableHead(name, hint=hint) for name, hint in METHOD_HEADS.items()]
     rows = {
         name: [make_cell(value) for value in (own.maps, own.flat, own.negative.mean, own.strongest.mean)]
         for name, own in summary.methods.items()
     }
-    notes = []
+    own_scores = [score_by_method.get(method, "") for method in rows]
+    score_head, score_cells = make_score_column(own_scores)
+    heads.append(score_head)
+    for row, cell in zip(rows.values(), score_cells, strict=True):
+        row.append(cell)
+    notes = [describe_scores(own_scores)]
     for spec, by_method in scores.items():
         higher = resolve_metric(spec).higher_is_better
         heads.append(TableHead(spec, higher, judged=True))
         means = [by_method.get(method, Mean()) for method in rows]
-        cells = make_number_cells([mean.mean for mean in means], 3, higher)
+        cells = make_number_cells([mean.mean for mean in means], 3, higher, own_scores)
         for row, cell, mean in zip(rows.values(), cells, means, strict=True):
             row.append(replace(cell, span=f"± {format_number(mean.stderr, 3)}"))
         undefined = sum(mean.undefined for mean in means)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -21,7 +21,7 @@ from vitreous.report.gallery import MOST, ImageStrip, StripGroup, describe_metri
 from vitreous.report.main_table import make_main_table, tabulate_all
 from vitreous.report.map_loader import MapLoader, open_maps
 from vitreous.report.paper_comparison import compare_with_orders, compare_with_paper
-from vitreous.report.paper_figures import make_paper_figures
+from vitreous.report.paper_figures import IMAGE_FIGURES, make_paper_figures
 from vitreous.report.paper_tables import PaperTable, make_paper_tables
 from vitreous.report.rendering import render_page
 from vitreous.report.stored_run import StoredRun, read_run
@@ -112,13 +112,19 @@ def write_report(
     for slug, section in name_sections(stored.sections).items():
         parts.append(make_part(stored, section, slug, gallery))
     reproduces = str(stored.entries.get("reproduces", ""))
-    papers = make_paper_tables(name_sections(stored.whole_sections), stored.families, reproduces)
+    papers = [
+        paper
+        if paper.table is None
+        else replace(paper, table=replace(paper.table, about=stored.describe(*paper.sections)))
+        for paper in make_paper_tables(name_sections(stored.whole_sections), stored.families, reproduces)
+    ]
     comparisons = [table for paper in papers for table in compare_with_paper(paper, published_table(reproduces))]
     stated = published_orders().get(reproduces, ())
     orders = [table for paper in papers for table in compare_with_orders(paper, stated)]
     filled = tuple(paper.table for paper in papers if paper.table)
     tables = [*(part.table for part in parts), *filled, *comparisons, *orders]
-    everything = tabulate_all([(part.section, part.summaries) for part in parts])
+    abouts = [part.table.about for part in parts]
+    everything = tabulate_all([(part.section, part.summaries) for part in parts], abouts)
     paths = [write_text(out.parent / "tables" / "all.csv", everything), *write_tables(tables, out.parent / "tables")]
     write_text(out, make_page(stored, parts, papers, comparisons, orders))
     unreached = dict.fromkeys(part.unreached for part in parts if part.unreached)
@@ -132,24 +138,32 @@ def make_part(stored: StoredRun, section: ScoreSection, slug: str, gallery: int)
     if gallery > 0:
         try:
             loader = open_maps(stored, section)
-            images = show_images(loader, summaries, gallery, str(stored.entries.get("reproduces", "")))
+            images = show_images(stored, loader, summaries, gallery)
         except (VitreousError, OSError) as error:
             unreached = " ".join(str(error).split())
     model = None if loader is None else loader.vit
-    by_role = {}
+    by_role, about = {}, stored.describe(section)
     for role in section.roles if len(section.roles) > 1 else ():
         own = section.of_role(role)
-        by_role[role] = make_main_table(own, [summarise_metric(scores) for scores in own.metrics], slug)
-    table = make_main_table(section, summaries, slug, model)
+        by_role[role] = make_main_table(own, [summarise_metric(scores) for scores in own.metrics], slug, about=about)
+    table = make_main_table(section, summaries, slug, model, about)
     charts = draw_charts(section, summaries, None if model is None else model.depth)
     return PageSection(section, slug, summaries, table, by_role, charts, images, unreached)
 
 
-def show_images(loader: MapLoader, summaries: Sequence[MetricSummary], count: int, reproduces: str = "") -> PageImages:
+def show_images(stored: StoredRun, loader: MapLoader, summaries: Sequence[MetricSummary], count: int) -> PageImages:
     order, methods = order_by_rank(summaries), loader.section.methods
     hidden = len(order) - MOST
     note = f" The {MOST} methods of best mean rank are shown; {hidden} more are in the table." if hidden > 0 else ""
-    strips, figures = make_gallery(loader, summaries, count), make_paper_figures(loader, summaries, reproduces)
+    strips = make_gallery(loader, summaries, count)
+    reproduces, whole = str(stored.entries.get("reproduces", "")), loader.section.of_score("")
+    if reproduces in IMAGE_FIGURES and loader.section.score:  # a published figure has the methods of all scores
+        own_loader = replace(loader, section=whole)
+        is_first = loader.section.score == whole.scores[0]
+        own_summaries = [summarise_metric(scores) for scores in whole.metrics] if is_first else []
+        figures = make_paper_figures(own_loader, own_summaries, reproduces) if is_first else []
+    else:
+        figures = make_paper_figures(loader, summaries, reproduces)
     remade = list(dict.fromkeys(re.sub(r"layer=\d+", "layer=…", name) for name in loader.remade))
     return PageImages(methods[order[0]], describe_metrics(summaries), note, strips, figures, remade)
 
@@ -193,7 +207,7 @@ def name_sections(sections: Sequence[ScoreSection]) -> dict[str, ScoreSection]:
     """Sections by a unique name that is safe in file names and links."""
     named: dict[str, ScoreSection] = {}
     for section in sections:
-        text = f"{section.model}-{section.dataset}-{section.explained}"
+        text = "-".join(filter(None, (section.model, section.dataset, section.explained, section.score)))
         slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60].strip("-") or "block"
         named[slug if slug not in named else f"{slug}-{sha256(text.encode()).hexdigest()[:8]}"] = section
     return named

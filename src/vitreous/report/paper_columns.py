@@ -113,6 +113,8 @@ class FilledColumn:
         Value by method.
     higher
         Whether higher is better; None if the column does not judge.
+    section
+        Section that has the values.
     scores
         Scores of the explained classes that the values were computed from; None for a difference of two columns.
     scale
@@ -123,6 +125,7 @@ class FilledColumn:
     name: str
     values: Mapping[str, float]
     higher: bool | None
+    section: ScoreSection
     scores: MetricScores | None = None
     scale: float = 1
 
@@ -147,7 +150,7 @@ def fill_column(section: ScoreSection, published: PublishedColumn) -> FilledColu
     is_fraction = get_metric(scores.metric).settings.get("show", "fraction") == "fraction"
     scale = 100 if published.percent and is_fraction else 1
     values = dict(zip(own.methods, (reduced * scale).tolist(), strict=True))
-    return FilledColumn(published.title, published.name, values, scores.higher_is_better, scores, scale)
+    return FilledColumn(published.title, published.name, values, scores.higher_is_better, own, scores, scale)
 
 
 def fill_difference(section: ScoreSection, published: PublishedColumn) -> FilledColumn | None:
@@ -157,4 +160,4 @@ def fill_difference(section: ScoreSection, published: PublishedColumn) -> Filled
     if into is None or out is None or (into.higher, out.higher) != (True, False):
         return None
     differences = {method: value - out.values.get(method, nan) for method, value in into.values.items()}
-    return FilledColumn(published.title, published.name, differences, True)
+    return FilledColumn(published.title, published.name, differences, True, section)

@@ -12,10 +12,10 @@ from vitreous.bench.resample import compute_difference_interval
 from vitreous.bench.scores import MetricScores
 from vitreous.core.errors import VitreousError
 from vitreous.methods.spec import resolve
-from vitreous.metrics.published import PublishedOrder, PublishedTable
+from vitreous.metrics.published import PublishedOrder, PublishedTable, published_label
 from vitreous.report.formatting import choose_digits, format_count, format_interval, format_number, format_signed
 from vitreous.report.paper_tables import PaperTable, label_row
-from vitreous.report.tables import ReportTable, TableCell, TableHead
+from vitreous.report.tables import ReportTable, TableCell, TableHead, describe_scores, make_score_column
 
 ORDER_HEADS = ("where", "first is …", "comparisons", "agree", "first ahead", "ahead by interval", "behind by interval")
 ORDER_DRAWS = 400  # resamples per pair; there are up to 70 pairs, and only the sign of their interval is counted
@@ -64,7 +64,11 @@ def compare_with_paper(filled: PaperTable, published: PublishedTable | None) -> 
             notes.append(f"{title}: {describe_order(paper_values, own_values, column.higher)}")
         slug, title = f"{filled.table.slug}-paper-{number}", f"{filled.table.title}: {group or published.title}"
         body = [(label_row(paper, method), own) for method, own in cells.items()]
-        yield ReportTable(slug, title, heads, body, groups=groups, notes=notes)
+        own_scores = [filled.score_by_method.get(method, "") for method in methods]
+        score_head, score_cells = make_score_column(own_scores)
+        body = [(name, [*own, cell]) for (name, own), cell in zip(body, score_cells, strict=True)]
+        groups, notes = [*groups, ("", 1)], [*notes, describe_scores(own_scores, "Orders are compared")]
+        yield ReportTable(slug, title, [*heads, score_head], body, groups=groups, notes=notes, about=filled.table.about)
 
 
 def describe_order(printed: Sequence[float], own_values: Sequence[float], higher: bool | None) -> str:
@@ -161,7 +165,12 @@ def compare_with_orders(filled: PaperTable, orders: Sequence[PublishedOrder]) ->
     if filled.table is not None and rows:
         note = "A comparison is of two methods in one column; it agrees if the 95 % interval of their difference does."
         heads = [TableHead(name) for name in ORDER_HEADS]
-        yield ReportTable(f"{filled.table.slug}-orders", filled.table.title, heads, rows, "the paper", notes=[note])
+        notes = [
+            note,
+            describe_scores([*filled.score_by_method.values()], "Methods are compared as in the paper, not only"),
+        ]
+        slug, title = f"{filled.table.slug}-orders", filled.table.title
+        yield ReportTable(slug, title, heads, rows, "the paper", notes=notes, about=filled.table.about)
 
 
 def list_differences(filled: PaperTable, order: PublishedOrder) -> Iterator[PairedDifference]:
@@ -173,7 +182,7 @@ def list_differences(filled: PaperTable, order: PublishedOrder) -> Iterator[Pair
         scores = column.scores
         if scores is None or (order.columns and name.rpartition(": ")[2] not in order.columns):
             continue
-        if order.models and scores.section.model not in order.models:
+        if order.models and published_label(scores.section.model) not in order.models:
             continue
         for pairs in group_pairs(scores.section.methods, order):
             differences = [compute_paired_difference(scores, first, second) for first, second in pairs]

@@ -18,7 +18,7 @@ from vitreous.draw.captions import percent
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.spec import depends_on_class, resolve
 from vitreous.report.chart_groups import group_starts, strip_fold
-from vitreous.report.formatting import format_code, format_number
+from vitreous.report.formatting import format_code, format_number, format_score, join_nonempty
 from vitreous.report.gallery import MOST, ImageCard, ImageStrip, StripGroup, choose_questions, make_card, outline_class
 from vitreous.report.map_loader import MapLoader
 
@@ -176,7 +176,7 @@ def make_class_figure(
             cards.append(make_card(outline_class(loader, question), question.target_name, note=chance))
             for method in methods:
                 image = overlay_image(loader.attribution(method, question), longest=480)
-                cards.append(make_card(image, method, is_spec=True))
+                cards.append(make_card(image, method, is_spec=True, note=name_score(loader, method)))
         strips.append(ImageStrip(cards, 1 + len(methods), remark=questions[0].image))
     text = "The same image, explained for each of its classes (SkipPLUS, fig. 6); class-agnostic methods are left out."
     return StripGroup(title, text, strips)
@@ -240,7 +240,14 @@ def make_deletion_figure(
 def make_map_card(loader: MapLoader, method: str, question: ImageTarget, title: str = "", note: str = "") -> ImageCard:
     """Card of a map over the part of the image that the model sees; its title is the method by default."""
     attribution = replace(loader.attribution(method, question), originals=None)
+    note = join_nonempty(note, name_score(loader, method))
     return make_card(overlay_image(attribution, longest=480), title or method, is_spec=not title, note=note)
+
+
+def name_score(loader: MapLoader, method: str) -> str:
+    """The score that a method explains, if the methods of the figure explain different ones."""
+    scores = loader.section.score_by_method
+    return f"score: {format_score(scores[method])}" if len(loader.section.scores) > 1 and method in scores else ""
 
 
 def pick_two_methods(methods: Sequence[str], order: Sequence[int]) -> tuple[int, int]:

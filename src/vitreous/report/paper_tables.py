@@ -11,9 +11,10 @@ from math import nan
 from vitreous.bench.scores import ScoreSection
 from vitreous.methods.spec import resolve
 from vitreous.metrics.protocols import protocol
+from vitreous.metrics.published import published_label
 from vitreous.report import paper_columns
 from vitreous.report.paper_columns import ACCURACY, SEGMENTATION, VARIANTS, FilledColumn, PublishedColumn, fill_column
-from vitreous.report.tables import ReportTable, TableHead, make_number_cells
+from vitreous.report.tables import ReportTable, TableHead, describe_scores, make_number_cells, make_score_column
 
 Sections = dict[str, ScoreSection]  # by slug
 Families = dict[str, Sections]  # sections of one model, or of models that were fine-tuned on different datasets
@@ -38,6 +39,8 @@ class PaperTable:
         Columns of the table by their names in `vitreous.metrics.published`.
     methods
         Method of every row.
+    score_by_method
+        Name of the score that each method explains; empty if its maps do not depend on the class.
     """
 
     title: str
@@ -45,6 +48,12 @@ class PaperTable:
     missing: str = ""
     columns: Mapping[str, FilledColumn] = field(default_factory=dict)
     methods: Sequence[str] = ()
+    score_by_method: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sections(self) -> list[ScoreSection]:
+        """Sections that the columns are filled with."""
+        return list({id(column.section): column.section for column in self.columns.values() if column.section}.values())
 
 
 def make_paper_tables(
@@ -150,9 +159,13 @@ def fill_table(
         Whether the values of a group share one cell.
     """
     heads, columns = [], []
+    filled = [column for group in groups.values() for column in group]
+    known = {method: score for column in filled for method, score in column.section.score_by_method.items()}
+    score_by_method = {method: known.get(method, "") for method in methods}
+    own_scores = [*score_by_method.values()]
     for name, group in groups.items():
         cells = [
-            make_number_cells([column.values.get(method, nan) for method in methods], digits, column.higher)
+            make_number_cells([column.values.get(method, nan) for method in methods], digits, column.higher, own_scores)
             for column in group
         ]
         shown = group
@@ -161,14 +174,19 @@ def fill_table(
             shown = [replace(group[0], title=name)]
         heads += [TableHead(column.title, column.higher, True, column.name) for column in shown]
         columns += cells
+    score_head, score_cells = make_score_column(own_scores)
     paper = slug.split("-", maxsplit=1)[0]
     names = [label_row(paper, method) if labels is None else labels[method] for method in methods]
-    rows = [(name, [column[row] for column in columns]) for row, name in enumerate(names)]
-    widths = [] if joined else [(name, len(group)) for name, group in groups.items()]
-    notes = [*notes, *([f"The run has no {', '.join(missing)}."] if missing else [])]
-    table = ReportTable(slug, heading, heads, rows, "method" if labels is None else "", widths, notes)
-    named = {f"{name}: {column.title}": column for name, group in groups.items() for column in group}
-    return PaperTable(title, table, columns=named, methods=methods)
+    rows = [(name, [*(column[row] for column in columns), score_cells[row]]) for row, name in enumerate(names)]
+    widths = [] if joined else [*((name, len(group)) for name, group in groups.items()), ("", 1)]
+    notes = [describe_scores(own_scores), *notes, *([f"The run has no {', '.join(missing)}."] if missing else [])]
+    table = ReportTable(slug, heading, [*heads, score_head], rows, "method" if labels is None else "", widths, notes)
+    named = {
+        f"{published_label(name)}: {published_label(column.title)}": column
+        for name, group in groups.items()
+        for column in group
+    }
+    return PaperTable(title, table, columns=named, methods=methods, score_by_method=score_by_method)
 
 
 def report_missing(title: str, where: str, missing: Iterable[str]) -> PaperTable:

@@ -12,6 +12,7 @@ from vitreous.bench.rows import make_schema
 from vitreous.bench.scores import SUMMARISED, ImageTarget, ScoreSection, collect_sections, make_sections
 from vitreous.bench.store import Store
 from vitreous.core.errors import DataError
+from vitreous.report.formatting import format_count
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,8 +27,9 @@ class StoredRun:
     plan: str  # TOML
     made: float  # seconds since 1970
     about: Mapping[str, Any]
-    sections: tuple[ScoreSection, ...]  # predicted and true classes separately, if both were explained
-    whole_sections: tuple[ScoreSection, ...]  # the same with both classes together
+    # predicted and true classes separately, if both were explained, and methods that explain different scores
+    sections: tuple[ScoreSection, ...]
+    whole_sections: tuple[ScoreSection, ...]  # the same with both classes and all scores together
 
     @property
     def entries(self) -> dict[str, Any]:
@@ -40,8 +42,28 @@ class StoredRun:
     @property
     def families(self) -> dict[str, str]:
         """Family of every model that has one, by label."""
-        models = self.entries.get("models", [])
-        return {model["label"]: model["family"] for model in models if isinstance(model, dict) and model.get("family")}
+        models = list_tables(self.entries, "models")
+        return {model["label"]: model["family"] for model in models if model.get("family")}
+
+    def describe(self, *sections: ScoreSection) -> dict[str, str]:
+        """What some sections were measured on, for people: models, datasets with images, and how the run is reduced."""
+        plan = self.entries
+        models = {entry.get("label"): entry for entry in list_tables(plan, "models")}
+        datasets = {entry.get("label"): entry for entry in list_tables(plan, "datasets")}
+        image_sets: dict[str, set[str]] = {}
+        for section in sections:
+            image_sets.setdefault(section.dataset, set()).update(question.image for question in section.questions)
+        model_names = dict.fromkeys(section.model for section in sections)
+        about = {
+            "model": "; ".join(describe_model(name, models.get(name, {})) for name in model_names),
+            "dataset": "; ".join(
+                f"{describe_dataset(name, datasets.get(name, {}))}, {format_count(len(images), 'image')}"
+                for name, images in image_sets.items()
+            ),
+        }
+        if reduced := plan.get("reduced"):
+            about["reduced"] = f"not the published evaluation: {reduced}"
+        return about
 
     def read_maps(self, section: ScoreSection, question: ImageTarget) -> pa.Table:
         """Rows of the stored maps of an image and a target class, one per method."""
@@ -54,6 +76,30 @@ class StoredRun:
             tables = store.scan(self.name, "maps", cells=[*cells])
             is_own = (pc.field("image") == question.image) & (pc.field("target") == question.target)
             return pa.concat_tables([make_schema("maps").empty_table(), *(table.filter(is_own) for table in tables)])
+
+
+def list_tables(plan: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """Entries of a plan that are tables."""
+    return [entry for entry in plan.get(key, []) if isinstance(entry, dict)]
+
+
+def describe_model(label: str, entry: Mapping[str, Any]) -> str:
+    """Label of a model, its name for `vitreous.load` if that is another one, and where its weights come from."""
+    checkpoint, name = entry.get("checkpoint"), str(entry.get("name", label))
+    weights = (
+        f" with {Path(checkpoint).name}"
+        if checkpoint
+        else ""
+        if entry.get("pretrained", True)
+        else " with random weights"
+    )
+    return f"{label}{'' if name == label else f' is {name}'}{weights}"
+
+
+def describe_dataset(label: str, entry: Mapping[str, Any]) -> str:
+    """Label of a dataset, and its spec and part if these are not the label."""
+    spec = f"{entry.get('spec', label)} {entry.get('part') or ''}".strip()
+    return label if spec == label else f"{label} is {spec}"
 
 
 def read_run(folder: str | Path, name: str | None = None) -> StoredRun:
@@ -86,5 +132,5 @@ def read_run(folder: str | Path, name: str | None = None) -> StoredRun:
         files = collect_sections(enumerate(store.scan(run["name"], "scores", SUMMARISED)))
     if not files:
         raise DataError(f"run {run['name']!r} in '{folder}' has no rows yet; run the plan first")
-    sections, whole = (tuple(make_sections(files, by_class=by_class)) for by_class in (True, False))
+    sections, whole = (tuple(make_sections(files, by_class=split, by_score=split)) for split in (True, False))
     return StoredRun(Path(folder), run["name"], run["plan"], run["made"], run["about"], sections, whole)

@@ -5,26 +5,43 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from io import StringIO
 
-from vitreous.report.formatting import ARROWS, DIRECTIONS, format_number, join_nonempty
+from vitreous.bench.summary import rank_values
+from vitreous.report.formatting import (
+    ARROWS,
+    DIRECTIONS,
+    format_number,
+    format_score,
+    join_nonempty,
+    round_as_shown,
+)
 
+SCORE_HINT = "score of the model that is explained; any: the map does not depend on the class"
+GREEK = dict(
+    zip("αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ", (
+        "alpha", "beta", "gamma", "delta", "varepsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu",
+        "xi", "pi", "rho", "sigma", "tau", "upsilon", "varphi", "chi", "psi", "omega", "Gamma", "Delta", "Theta",
+        "Lambda", "Xi", "Pi", "Sigma", "Phi", "Psi", "Omega",
+    ), strict=True)
+)  # fmt: skip
+MATHS = {
+    "−": "-", "↑": r"\uparrow", "↓": r"\downarrow", "→": r"\to", "←": r"\leftarrow", "↔": r"\leftrightarrow",
+    "≈": r"\approx", "≤": r"\leq", "≥": r"\geq", "≠": r"\neq", "×": r"\times", "÷": r"\div", "±": r"\pm",
+    "·": r"\cdot", "∘": r"\circ", "°": r"^{\circ}", "⊕": r"\oplus", "⊗": r"\otimes", "⊙": r"\odot", "∞": r"\infty",
+    "µ": r"\mu", "√": r"\surd", "∑": r"\sum", "∏": r"\prod", "∂": r"\partial", "∇": r"\nabla", "∈": r"\in",
+    "∪": r"\cup", "∩": r"\cap", "‖": r"\|", "′": r"'", "|": r"\vert", "<": "<", ">": ">",
+    **{char: f"\\{name}" for char, name in GREEK.items()},
+}  # fmt: skip
 TEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "−": "$-$",
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "≈": r"$\approx$",
-    "×": r"$\times$",
-    "–": "--",
-    "µ": r"$\mu$",
-    "∞": r"$\infty$",
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "—": "---", "…": r"\ldots{}",
+    "“": "``", "”": "''", "‘": "`", "’": "'",
+    **{char: f"${code}$" for char, code in MATHS.items()},
     **{char: f"\\{char}" for char in "&%$#_{}"},
-}
+}  # fmt: skip
 TEX_PLACES = {1: r"\textbf{%s}", 2: r"\underline{%s}"}
 MARKDOWN_PLACES = {1: "**%s**", 2: "<u>%s</u>"}
 
@@ -74,7 +91,26 @@ class TableHead:
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """A table; `groups` are titles above several columns, with the number of columns."""
+    """A table.
+
+    Parameters
+    ----------
+    slug
+        Base name of its files.
+    title
+        Title.
+    heads, rows
+        Titles of the columns, and name and cells of every row.
+    first
+        Title of the column of names.
+    groups
+        Titles above several columns, with the number of columns.
+    notes
+        Notes on how to read it.
+    about
+        What the numbers were measured on, in sentences by name, such as the models and how a reproduction is reduced:
+        notes of the table, and columns of its CSV file.
+    """
 
     slug: str
     title: str
@@ -83,6 +119,12 @@ class ReportTable:
     first: str = "method"
     groups: Sequence[tuple[str, int]] = ()
     notes: Sequence[str] = ()
+    about: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def all_notes(self) -> list[str]:
+        """What the numbers were measured on, and the notes."""
+        return [*(f"{name.capitalize()}: {text}." for name, text in self.about.items()), *self.notes]
 
     @property
     def group_names(self) -> list[str]:
@@ -92,18 +134,65 @@ class ReportTable:
         return [f"{title}: " if title else "" for title, width in self.groups for _ in range(width)]
 
 
-def make_number_cells(values: Sequence[float], digits: int, higher: bool | None) -> list[TableCell]:
-    """Cells of a column of numbers; the best and second best of the rounded values are marked."""
-    places = place_values([round(value, digits) for value in values], higher)
+def make_number_cells(
+    values: Sequence[float], digits: int, higher: bool | None, scores: Sequence[str] = ()
+) -> list[TableCell]:
+    """Cells of a column of numbers with the best and second best marked; `scores` as for `place_values`."""
+    places = place_values(values, digits, higher, scores)
     return [TableCell(format_number(v, digits), v, place=place) for v, place in zip(values, places, strict=True)]
 
 
-def place_values(values: Sequence[float], higher: bool | None) -> list[int | None]:
-    """1 for the best and 2 for the second best value, otherwise None; equal values share a place."""
-    if higher is None:
-        return [None] * len(values)
-    ordered_values = sorted({value for value in values if not math.isnan(value)}, reverse=higher)
-    return [ordered_values.index(value) + 1 if value in ordered_values[:2] else None for value in values]
+def place_values(
+    values: Sequence[float], digits: int, higher: bool | None, scores: Sequence[str] = ()
+) -> list[int | None]:
+    """Place 1 of the best and 2 of the second best values, otherwise None.
+
+    Values that are written equally share a place: after two best ones there is no second best. If all are equal, none
+    has a place.
+
+    Parameters
+    ----------
+    values
+        Values of the rows; NaN has no place.
+    digits
+        Number of decimals that are written.
+    higher
+        Whether higher is better; None if neither direction is, so that there are no places.
+    scores
+        Name of the score that each row explains. Rows of different scores are not compared; those without a score are
+        compared with all, and have the worst of their places.
+    """
+    scores = scores or [""] * len(values)
+    places: list[list[int]] = [[] for _ in values]
+    groups = dict.fromkeys(filter(None, scores)) or {"": None}
+    for group in groups:
+        own = {row: round_as_shown(values[row], digits) for row, score in enumerate(scores) if score in ("", group)}
+        ranks = rank_values(own, higher)
+        for row in own:
+            places[row].append(ranks[row] if len(set(ranks.values())) > 1 and row in ranks else 3)
+    worst = [max(own_places) for own_places in places]
+    return [place if place < 3 else None for place in worst]
+
+
+def make_score_column(scores: Sequence[str]) -> tuple[TableHead, list[TableCell]]:
+    """Column with the name of the score that each row explains."""
+    return TableHead("score", hint=SCORE_HINT), [
+        TableCell(format_score(score), format_score(score)) for score in scores
+    ]
+
+
+def describe_scores(scores: Sequence[str], ranked: str = "Best and second best are marked") -> str:
+    """Sentence on the scores that the rows of a table explain: one, or several that are not comparable."""
+    names = [*dict.fromkeys(filter(None, scores))]
+    if not names:
+        return "No map depends on the class, so there is no score."
+    unscored = "" if all(scores) else " (rows of score any: the same map for every class)"
+    if len(names) == 1:
+        return f"Score that is explained: {names[0]}{unscored}."
+    return (
+        f"The rows explain different scores, {', '.join(names)}, and are not comparable across them{unscored}. "
+        f"{ranked} among rows of one score; --question {names[0]} explains the same score by all methods."
+    )
 
 
 # ── Markdown ─────────────────────────────────────────────────────────────────────────────────────
@@ -117,7 +206,7 @@ def to_markdown(table: ReportTable) -> str:
     for name, cells in table.rows:
         code = "`{}`".format(name.replace("`", "'").replace("|", "¦"))
         lines.append(format_markdown_row([" ".join(code.split()), *map(format_cell_markdown, cells)]))
-    lines += ["", *(f"- {escape_markdown(note)}" for note in table.notes)] if table.notes else []
+    lines += ["", *(f"- {escape_markdown(note)}" for note in table.all_notes)] if table.all_notes else []
     return "\n".join(lines) + "\n"
 
 
@@ -140,14 +229,16 @@ def format_cell_markdown(cell: TableCell) -> str:
 
 
 def to_latex(table: ReportTable) -> str:
-    r"""A booktabs table, for \input."""
+    r"""A booktabs table with a caption, for \input; the caption has the notes, since a comment would not be printed."""
     rows = [[escape_latex(table.first), *(escape_latex(head.title) for head in table.heads)]]
     if table.groups:
         rows.insert(0, ["", *(rf"\multicolumn{{{n}}}{{c}}{{{escape_latex(title)}}}" for title, n in table.groups)])
     body = [[rf"\texttt{{{escape_latex(name)}}}", *map(format_cell_latex, cells)] for name, cells in table.rows]
-    lines = [r"% needs \usepackage{booktabs}", rf"\begin{{tabular}}{{l{'r' * len(table.heads)}}}", r"\toprule"]
+    caption = " ".join([f"{table.title}.", *table.all_notes])
+    lines = [r"% needs \usepackage{booktabs}", r"\begin{table}", r"\centering", rf"\caption{{{escape_latex(caption)}}}"]
+    lines += [rf"\begin{{tabular}}{{l{'r' * len(table.heads)}}}", r"\toprule"]
     lines += [*(format_latex_row(row) for row in rows), r"\midrule", *(format_latex_row(row) for row in body)]
-    lines += [r"\bottomrule", r"\end{tabular}", *(f"% {' '.join(note.split())}" for note in table.notes)]
+    lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
     return "\n".join(lines) + "\n"
 
 
@@ -156,8 +247,17 @@ def format_latex_row(cells: Sequence[str]) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Escape LaTeX special characters; characters that pdfLaTeX does not support become a question mark."""
-    return "".join(TEX.get(char, char if ord(char) < 0x250 else "?") for char in " ".join(text.split()))
+    """Escape LaTeX special characters; characters that pdfLaTeX does not support are written as U+ and their number."""
+    return "".join(map(escape_latex_character, " ".join(text.split())))
+
+
+def escape_latex_character(char: str) -> str:
+    if char in TEX or ord(char) < 0x250:
+        return TEX.get(char, char)
+    plain = unicodedata.normalize("NFKC", char)
+    if plain != char and len(plain) == 1:
+        return escape_latex_character(plain)
+    return f"[U+{ord(char):04X}]"
 
 
 def format_cell_latex(cell: TableCell) -> str:
@@ -171,7 +271,8 @@ def format_cell_latex(cell: TableCell) -> str:
 
 def to_csv(table: ReportTable) -> str:
     heads = [table.first, *(group + head.name for group, head in zip(table.group_names, table.heads, strict=True))]
-    return write_csv(heads, [[name, *map(get_cell_value, cells)] for name, cells in table.rows])
+    rows = [[name, *map(get_cell_value, cells), *table.about.values()] for name, cells in table.rows]
+    return write_csv([*heads, *(f"about_{name}" for name in table.about)], rows)
 
 
 def get_cell_value(cell: TableCell) -> object:
