@@ -10,7 +10,7 @@ from torch import nn
 from vitreous.core.errors import ModelError, unexpected_errors_as
 from vitreous.models.image_input import Preprocess
 from vitreous.models.layout import Clip, Layout
-from vitreous.models.model import BlackBox, forward_of, logits_of
+from vitreous.models.model import BlackBox, ModuleForward, logits_of
 from vitreous.models.outputs import with_outputs
 from vitreous.models.tensor_types import Images
 
@@ -51,7 +51,7 @@ def describe_black_box(
     model = BlackBox(
         name=name,
         module=module,
-        forward=forward_of(module, logits_of),
+        forward=ModuleForward(module, logits_of),
         layout=pixel_layout,
         size=getattr(preprocess, "size", (224, 224)),
         channels=expected_channels(module),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.core.errors import ModelError, ShapeError, SpecError, unexpected_errors_as
-from vitreous.models.model import AnyModel, Outputs, forward_of, tensors_of
+from vitreous.models.model import AnyModel, ModuleForward, Outputs, tensors_of
 from vitreous.models.tensor_types import Logits
 from vitreous.models.vit import ViT
 
@@ -112,16 +113,13 @@ def with_score(model: AnyModel, score: Callable[[Any], Tensor]) -> AnyModel:
             "a function of the logits, and vitreous.explain(model, images, score=…) sees the module as a network"
         )
     name = getattr(score, "__name__", type(score).__name__)
-
-    def read(output: Any) -> Logits:
-        return one_per_image(score, output, name)
-
+    read = partial(one_per_image, score, name=name)
     return with_reader(model, read, output_type=Outputs("scalar", 1), classes=(name,), embedding="")
 
 
 def with_reader(model: AnyModel, read: Callable[[Any], Tensor], **changes: Any) -> AnyModel:
     """The model whose outputs are read from what its module returns by `read`, with further `changes` of its fields."""
-    return replace(model, read=read, forward=forward_of(model.module, read, model.inputs), **changes)
+    return replace(model, read=read, forward=ModuleForward(model.module, read, model.inputs), **changes)
 
 
 def one_per_image(score: Callable[..., object], output: Any, name: str) -> Logits:
@@ -161,21 +159,40 @@ def compare_with_texts(model: AnyModel, texts: Float[Tensor, "t d"], scale: floa
         embedding, by which they are divided, is in `length`.
     """
     rows = (scale * texts).to(model.device, model.dtype)
-
-    def cosines(embedding: Tensor) -> Logits:
-        return embedding @ rows.T / embedding.norm(dim=-1, keepdim=True)
-
     parts: dict[str, Any] = {}
     if isinstance(model, ViT):
-        parts["classify"] = lambda pooled: model.classify(pooled) @ rows.T
-        parts["length"] = lambda pooled: model.classify(pooled).norm(dim=-1, keepdim=True)
-    return transform_outputs(model, cosines, output_type=Outputs("classes", len(rows)), classes=None, **parts)
+        parts["classify"] = Chain(model.classify, partial(products, rows))
+        parts["length"] = Chain(model.classify, length)
+    return transform_outputs(
+        model, partial(cosines, rows), output_type=Outputs("classes", len(rows)), classes=None, **parts
+    )
 
 
 def transform_outputs(model: AnyModel, change: Callable[[Tensor], Tensor], **changes: Any) -> AnyModel:
     """The model whose outputs are `change` of those of `model`, with further `changes` of its fields."""
     if isinstance(model, ViT):
-        changes.setdefault("classify", lambda pooled: change(model.classify(pooled)))
-    changes["forward"] = lambda images: change(model.forward(images))
-    changes["read"] = lambda output: change(model.read(output))
-    return replace(model, **changes)
+        changes.setdefault("classify", Chain(model.classify, change))
+    return replace(model, forward=Chain(model.forward, change), read=Chain(model.read, change), **changes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chain:
+    """`second` of what `first` returns, as a function that can be pickled."""
+
+    first: Callable[[Any], Tensor]
+    second: Callable[[Tensor], Tensor]
+
+    def __call__(self, value: Any) -> Tensor:
+        return self.second(self.first(value))
+
+
+def products(rows: Float[Tensor, "t d"], embedding: Tensor) -> Logits:
+    return embedding @ rows.T
+
+
+def length(embedding: Tensor) -> Float[Tensor, "b 1"]:
+    return embedding.norm(dim=-1, keepdim=True)
+
+
+def cosines(rows: Float[Tensor, "t d"], embedding: Tensor) -> Logits:
+    return products(rows, embedding) / length(embedding)
