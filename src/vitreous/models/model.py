@@ -257,6 +257,8 @@ class BlackBox:
         Logits [b c], or one number per image [b 1], of what the module returns.
     inputs
         How the module is called; None: with the images as its only argument.
+    declared
+        Meaning of the outputs of a black box as the user has declared it: "binary", "logits" or "probabilities".
 
     Examples
     --------
@@ -285,6 +287,7 @@ class BlackBox:
     reason: str = ""
     read: Callable[[Any], Tensor] = logits_of
     inputs: Inputs | None = None
+    declared: Literal["binary", "logits", "probabilities"] | None = None
 
     @property
     def facts(self) -> dict[str, str]:
@@ -299,8 +302,12 @@ class BlackBox:
 
     @property
     def parameter(self) -> Tensor:
-        """First floating-point parameter; its device and dtype are taken as those of the model."""
-        return next(p for p in self.module.parameters() if p.is_floating_point())
+        """First floating-point parameter, whose device and dtype are taken as those of the model.
+
+        Of a module without parameters its first such buffer, or else a float32 tensor on the CPU.
+        """
+        values = (value for value in (*self.module.parameters(), *self.module.buffers()) if value.is_floating_point())
+        return next(values, torch.empty(0, dtype=torch.float32, device="cpu"))
 
     @property
     def device(self) -> torch.device:

@@ -16,6 +16,10 @@ from vitreous.models.model import AnyModel, ModuleForward, Outputs, tensors_of
 from vitreous.models.tensor_types import Logits
 from vitreous.models.vit import ViT
 
+DECLARED = ("binary", "logits", "probabilities")
+SMALLEST = torch.finfo(torch.float32).tiny  # smallest probability whose logarithm is taken
+ROUNDING = {torch.float16: 1e-2, torch.bfloat16: 5e-2}  # of a sum of probabilities; 1e-3 in other precisions
+
 
 def with_outputs(model: AnyModel, count: int, classes: Any = None, outputs: str | None = None) -> AnyModel:
     """Return `model` with `output_type` set and with class names that fit it.
@@ -30,8 +34,9 @@ def with_outputs(model: AnyModel, count: int, classes: Any = None, outputs: str 
         Class names given by the user. None: the names that came with the model, or no names if their number differs
         from the number of targets (a replaced head leaves the old names behind).
     outputs
-        "binary" for a single logit of two classes. None: a single output is binary if there are two class names, and a
-        number otherwise; several outputs are classes.
+        "binary" for a single logit of two classes. "probabilities": a single output is the probability of the second of
+        two classes. Else a single output is binary if there are two class names, and a number otherwise; several outputs
+        are classes.
 
     Raises
     ------
@@ -45,7 +50,9 @@ def with_outputs(model: AnyModel, count: int, classes: Any = None, outputs: str 
             f"outputs='binary' is for a model with one output, and {model.name!r} has {count}; leave it out for {count} classes"
         )
     class_names = names if names is not None else model.classes
-    binary = outputs == "binary" or (count == 1 and class_names is not None and len(class_names) == 2)
+    binary = count == 1 and (
+        outputs in ("binary", "probabilities") or (class_names is not None and len(class_names) == 2)
+    )
     output_type = Outputs("binary" if binary else "scalar" if count == 1 and not model.embedding else "classes", count)
     if names is not None and len(names) != output_type.targets:
         raise ModelError(
@@ -56,11 +63,11 @@ def with_outputs(model: AnyModel, count: int, classes: Any = None, outputs: str 
 
 
 def check_declared(outputs: Any) -> None:
-    """Raise `ModelError` unless `outputs` is None or "binary"."""
-    if outputs is not None and outputs != "binary":
+    """Raise `ModelError` unless `outputs` is None or one of `DECLARED`."""
+    if outputs is not None and outputs not in DECLARED:
         raise ModelError(
-            f"outputs={outputs!r} is not known; 'binary' says that one output decides between two classes, "
-            "and None takes one output for a number and several for classes"
+            f"outputs={outputs!r} is not known; 'binary' says that one output decides between two classes, 'probabilities' and "
+            "'logits' what the outputs of a black box are, and None takes one output for a number and several for classes"
         )
 
 
@@ -196,3 +203,35 @@ def length(embedding: Tensor) -> Float[Tensor, "b 1"]:
 
 def cosines(rows: Float[Tensor, "t d"], embedding: Tensor) -> Logits:
     return products(rows, embedding) / length(embedding)
+
+
+# ── probabilities ────────────────────────────────────────────────────────────────────────────────
+
+
+def are_probabilities(outputs: Tensor) -> bool:
+    """Whether every row of outputs [b c] has several numbers from 0 to 1 that add up to 1."""
+    error = ROUNDING.get(outputs.dtype, 1e-3)
+    inside = (outputs >= -error) & (outputs <= 1 + error)
+    return outputs.shape[-1] > 1 and bool(inside.all() and ((outputs.float().sum(-1) - 1).abs() <= error).all())
+
+
+def logits_of_probabilities(probabilities: Tensor, name: str) -> Logits:
+    """Logits [b c] whose softmax (of one output: whose sigmoid) are these probabilities: log p, or log p − log(1 − p).
+
+    Raises
+    ------
+    ModelError
+        If a row is no distribution.
+    """
+    if probabilities.ndim != 2:
+        return probabilities
+    if probabilities.shape[-1] == 1 and bool(((probabilities >= 0) & (probabilities <= 1)).all()):
+        return (probabilities.clamp_min(SMALLEST)).log() - (1 - probabilities).clamp_min(SMALLEST).log()
+    if not are_probabilities(probabilities):
+        low, high = probabilities.min().item(), probabilities.max().item()
+        raise ModelError(
+            f"{name!r} answers with numbers from {low:.4g} to {high:.4g} that add up to {probabilities.sum(-1)[0].item():.4g} for an "
+            "image, and outputs='probabilities' says that they are from 0 to 1 and add up to 1; for several labels per image, "
+            "wrap a function that returns torch.logit(p), with outputs='logits' and question='sigmoid'"
+        )
+    return probabilities.clamp_min(SMALLEST).log()
