@@ -18,7 +18,7 @@ from vitreous.capture.see_through import examine, fits
 from vitreous.capture.targets import ClassTarget, Target
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.method import Method, black_box_methods
-from vitreous.models.black_box import describe_black_box, with_observed_outputs
+from vitreous.models.black_box import describe_black_box, states_channels, with_observed_outputs
 from vitreous.models.huggingface import saved_tokenizer
 from vitreous.models.image_input import open_image
 from vitreous.models.model import BlackBox, Network
@@ -160,7 +160,7 @@ def as_images(model: BlackBox, images: ImageInput | None) -> tuple[tuple[Any, ..
 def checked_batch(model: BlackBox, images: Tensor) -> Images:
     """A tensor of one or several prepared images as the model's input batch; a ShapeError if it does not fit the model."""
     batch = images[None] if images.ndim == 3 else images
-    if batch.ndim != 4 or batch.shape[1] != model.channels or not len(batch):
+    if batch.ndim != 4 or not len(batch) or (batch.shape[1] != model.channels and states_channels(model)):
         raise ShapeError(f"images must be [b {model.channels} H W] with at least one image, not {list(images.shape)}")
     if not batch.is_floating_point():
         raise ShapeError(

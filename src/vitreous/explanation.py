@@ -218,7 +218,7 @@ def provenance(
     outputs: dict[str, Any] = {} if output_type is None else {"outputs": output_type.count}
     if output_type is not None and output_type.kind != "classes":
         outputs["output_type"] = output_type.kind
-    reasons = {"black_box": model.reason, "embedding": model.embedding}
+    reasons = {"black_box": model.reason, "embedding": model.embedding, "declared_outputs": model.declared}
     return {
         "vitreous": __version__,
         "torch": torch.__version__,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vitreous.capture.adapter_check import Agreement, compare_with_model, with_agreement
 from vitreous.capture.argument_types import ModelInput, PreprocessInput
@@ -17,7 +17,7 @@ from vitreous.capture.inner_vit import find_inner_vit
 from vitreous.capture.precision import without_autocast
 from vitreous.capture.see_through import refuse_unsuited, see_through
 from vitreous.core.errors import ModelError, NotAdaptedError
-from vitreous.models.black_box import describe_black_box
+from vitreous.models.black_box import FunctionModule, describe_black_box
 from vitreous.models.image_input import Preprocess
 from vitreous.models.model import BlackBox, Network
 from vitreous.models.model_registry import adapt, build_named, model_label, with_origin
@@ -39,7 +39,7 @@ def load(
     *,
     preprocess: PreprocessInput | None = None,
     classes: Sequence[str] | None = None,
-    outputs: Literal["binary"] | None = None,
+    outputs: Literal["binary", "logits"] | None = None,
     size: tuple[int, ...] | None = None,
     **kwargs: Any,
 ) -> Network:
@@ -89,6 +89,7 @@ def load(
     """
     check_size(size)
     check_declared(outputs)
+    refuse_probabilities(outputs, name)
     classes = checked_names(classes)  # fail before weights are downloaded
     preprocess = None if preprocess is None else as_preprocess(preprocess)
     named = build_named(name, checkpoint=checkpoint, pretrained=pretrained, device=device, **kwargs)
@@ -101,27 +102,28 @@ def load(
 
 @without_autocast()
 def wrap(
-    model: nn.Module,
+    model: nn.Module | Callable[[Tensor], Any],
     name: str | None = None,
     *,
     preprocess: PreprocessInput | None = None,
     classes: Sequence[str] | None = None,
-    outputs: Literal["binary"] | None = None,
+    outputs: Literal["binary", "logits", "probabilities"] | None = None,
     black_box: bool = False,
     size: tuple[int, ...] | None = None,
 ) -> BlackBox:
-    """Describe an existing module as a `ViT`, else as a `Network`, and check the description.
+    """Describe an existing model as a `ViT`, else as a `Network`, and check the description.
 
     The module is not modified. Wrappers of torch.compile, data-parallel training and PEFT are removed. The result is
 
     1. a `ViT` if there is an adapter for the module, or for a ViT inside it, and the described parts reproduce its logits;
     2. else a `Network`, if the shares of tokens and constants add up to the score at every block (see `see_through`);
-    3. with `black_box=True` a `BlackBox`, whatever the module is.
+    3. with `black_box=True`, and of a function that is no module, a `BlackBox`, whatever the model is.
 
     Parameters
     ----------
     model
-        Any vision model.
+        Any vision model; or a function of images, a float32 tensor [b c H W] on the CPU, that returns a tensor or an array
+        [b classes], such as the prediction of another library.
     name
         Name of the model in captions and files.
     preprocess
@@ -134,13 +136,17 @@ def wrap(
         Class names, one per output. Two names for a single output declare it as binary.
     outputs
         "binary": the model has a single output, the logit of a binary classifier (sigmoid). None: a single output is a
-        regression value, which is explained as it is; several outputs are classes.
+        regression value, which is explained as it is; several outputs are classes. For black boxes also "probabilities":
+        rows from 0 to 1 that add up to 1 (of a single output, the probability of the second of two classes). The score
+        "probability" is then the value itself, and "logit" is log p (of a single output log p − log(1 − p)). Such rows
+        are refused until they are declared as "probabilities" or as "logits".
     black_box
         Use the model only as a function from images to logits. The number of class names is then checked when the
         first image is run.
     size
         Height and width of the images that a model without an adapter is examined on; by default those of its
-        configuration, or 224 x 224. Images of another size are examined when they are explained.
+        configuration, or 224 x 224. Images of another size are examined when they are explained. A black box takes
+        images of any size.
 
     Returns
     -------
@@ -162,11 +168,15 @@ def wrap(
     'dog'
     >>> vitreous.wrap(timm.create_model("resnet18", pretrained=False), size=(64, 64))
     Network('ResNet', 8 blocks, 64x64, torch.float32, cpu)
+    >>> def classify(images):
+    ...     red = images[:, 0].mean((1, 2)).sigmoid()
+    ...     return torch.stack([red, 1 - red], 1).numpy()
+    >>> vitreous.wrap(classify, classes=["red", "other"], outputs="probabilities", size=(64, 64))
+    BlackBox('classify', 64x64, torch.float32, cpu)
     """
     if not isinstance(model, nn.Module):
-        raise ModelError(
-            f"a model is an nn.Module, a ViT or a name such as 'timm:vit_base_patch16_224', not {type(model).__name__!r}"
-        )
+        refuse_no_function(model)
+        model, black_box = FunctionModule(model), True
     if name is not None and not isinstance(name, str):
         raise ModelError(f"name is text, what the model is called in captions, not {name!r}")
     check_size(size)
@@ -174,9 +184,28 @@ def wrap(
     classes = checked_names(classes)
     preprocess = None if preprocess is None else as_preprocess(preprocess)
     if black_box:
-        return describe_black_box(model, name=name, preprocess=preprocess, classes=classes, outputs=outputs)
+        why = "a function" if isinstance(model, FunctionModule) else "asked for"
+        return describe_black_box(model, why, name, preprocess, classes, outputs, size)
+    refuse_probabilities(outputs, name or type(model).__name__)
     described = describe(model, name, preprocess=preprocess, size=size)
     return with_declared_outputs(described, classes, outputs)
+
+
+def refuse_no_function(model: Any) -> None:
+    """Raise `ModelError` unless `model` is a function; of objects of known libraries it says how they become one."""
+    if callable(model) and not isinstance(model, type):
+        return
+    recipe = ""
+    if hasattr(model, "predict_proba"):
+        recipe = (
+            "; of a scikit-learn classifier: wrap(lambda x: model.predict_proba(x.flatten(1)), outputs='probabilities')"
+        )
+    elif hasattr(model, "get_inputs"):
+        recipe = "; of an ONNX Runtime session: wrap(lambda x: session.run(None, {session.get_inputs()[0].name: x.numpy()})[0])"
+    raise ModelError(
+        f"a model is an nn.Module, a ViT, a function of images or a name such as 'timm:vit_base_patch16_224', not "
+        f"{type(model).__name__!r}{recipe}"
+    )
 
 
 def as_model(model: ModelInput) -> BlackBox:
@@ -248,6 +277,14 @@ def with_declared_outputs(model: Network, classes: Sequence[str] | None, outputs
             )
         return model
     return with_outputs(model, model.output_type.count, classes, outputs)
+
+
+def refuse_probabilities(outputs: Any, name: str) -> None:
+    if outputs == "probabilities":
+        raise ModelError(
+            f"outputs='probabilities' is of black boxes, and {name!r} is looked into; give it without its last softmax or sigmoid, "
+            "or add black_box=True"
+        )
 
 
 def check_size(size: Any) -> None:

@@ -12,10 +12,11 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 import vitreous
-from tests.models.families import SMALL, build, pictures, shaken
+from tests.models.families import SIZE, SMALL, build, pictures, shaken
 from vitreous.capture.probe import Probe
 from vitreous.draw.captions import remarks
 from vitreous.draw.overlay import overlay_image
+from vitreous.models.model import call_module, image_keyword
 from vitreous.models.vit import ViT
 from vitreous.testing import fingerprint
 from vitreous.wrapping import as_network
@@ -238,3 +239,65 @@ def test_the_drawn_channels_are_stated():
         assert overlay_image(attribution).mode == "RGB"
     shown = replace(attribution, images=pictures(1))
     assert "channel" not in remarks(shown)
+
+
+# ── other ways to be called and to answer ────────────────────────────────────────────────────────
+
+
+class PlainDict(WithHead):
+    """By keyword only, and logits in a plain dictionary, as training code has it."""
+
+    def forward(self, *, pixel_values: Tensor, labels: Any = None) -> dict[str, Any]:
+        logits = self.head(self.backbone(pixel_values))
+        return {"loss": None, "hidden": logits[:, :1], "logits": logits}
+
+
+class Keywords(nn.Module):
+    def forward(self, *, labels=None, images=None): ...
+
+
+class Positional(nn.Module):
+    def forward(self, images, *, labels): ...
+
+
+class AnyKeywords(nn.Module):
+    def forward(self, **kwargs): ...
+
+
+@pytest.mark.parametrize("kind", ["vit", "network", "black box"])
+def test_logits_in_a_dictionary_of_a_module_that_is_called_by_keyword_are_explained(kind):
+    backbone = build("vit", num_classes=0)
+    module = shaken(PlainDict(backbone, nn.Linear(24, 4))).eval()
+    plain = WithHead(backbone, module.head).eval()
+    method = "occlusion(window=8, stride=8)" if kind == "black box" else "ixg"
+
+    def describe(module: nn.Module) -> vitreous.BlackBox:
+        return as_network(module, size=SIZE) if kind == "network" else vitreous.wrap(module, black_box=kind != "vit")
+
+    model = describe(module)
+    found = vitreous.explain(model, pictures(), [0, 3], method)
+    own = vitreous.explain(describe(plain), pictures(), [0, 3], method)
+
+    assert isinstance(model, ViT) == (kind == "vit")
+    torch.testing.assert_close(found.logits, module(pixel_values=pictures())["logits"].detach(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found.maps(), own.maps(), rtol=1e-9, atol=1e-12)
+
+
+def test_the_argument_of_the_images_is_found():
+    module = Keywords()
+    module.forward = lambda *, x: x
+
+    assert [image_keyword(kind) for kind in (Keywords, Positional, AnyKeywords)] == ["images", None, None]
+    assert call_module(module, None, pictures()) is pictures()
+
+
+def test_a_dictionary_without_logits_is_refused_with_its_entries():
+    class Scores(WithHead):
+        def forward(self, x):
+            return {"scores": self.head(self.backbone(x)), "boxes": x}
+
+    box = vitreous.wrap(Scores(build("vit", num_classes=0), nn.Linear(24, 4).double()), black_box=True)
+    with pytest.raises(
+        vitreous.ShapeError, match=r"answers with 'dict' of 'scores', 'boxes', in which no logits were found"
+    ):
+        vitreous.explain(box, pictures(), method="rise(masks=4)")

@@ -91,8 +91,10 @@ def load_model(
         if options.size is not None:
             check_input_size(vit, options.size)
         return replace(vit, preprocess=change_preprocess(vit.preprocess, options, vit.name, vit.size))
+    outputs = builder.pop("outputs", None)
     built = build_named(name, checkpoint=checkpoint, pretrained=pretrained, device=device or "cpu", **builder)
-    vit = wrap(built.module, name, preprocess=built.preprocess, classes=names or built.classes, black_box=True)
+    known = {"preprocess": built.preprocess, "classes": names or built.classes, "outputs": outputs}
+    vit = wrap(built.module, name, black_box=True, **known)
     preprocess = change_preprocess(vit.preprocess, options, name, vit.size)
     vit = replace(vit, preprocess=preprocess, size=vit.size if preprocess is None else preprocess.size)
     origin = replace(vit.origin, checkpoint=None if checkpoint is None else str(checkpoint))

@@ -31,8 +31,8 @@ __all__ = [
     "TargetInput",
 ]
 
-# A name for `load`, a module for `wrap`, or a described model.
-ModelInput: TypeAlias = str | nn.Module | BlackBox
+# A name for `load`, a module or a function of images for `wrap`, or a described model.
+ModelInput: TypeAlias = str | nn.Module | Callable[[Tensor], Any] | BlackBox
 
 # A tensor [b c H W] of prepared images; or one or several paths, files' bytes, PIL images, uint8 arrays or tensors.
 ImageInput: TypeAlias = Source | Sequence[Source]

@@ -23,7 +23,7 @@ from vitreous.capture.score_function import (
     resolve_score_function,
     two_class_logits,
 )
-from vitreous.core.errors import ModelError, ShapeError, SpecError
+from vitreous.core.errors import ModelError, NoGradientError, ShapeError, SpecError
 from vitreous.models.model import BlackBox
 from vitreous.models.tensor_types import Images, Logits, Tokens
 
@@ -304,8 +304,24 @@ class BlackBoxProbe:
         """Gradient of the score in the pixels, through a function from images to logits."""
         images = self.images.detach().requires_grad_()
         with torch.enable_grad():
-            scores = [score.sum() for score in self.target_scores(logits_of(images))]
-        return interleave_targets([torch.autograd.grad(s, images, retain_graph=s is not scores[-1])[0] for s in scores])
+            try:
+                logits = logits_of(images)
+            except RuntimeError as problem:
+                if "requires grad" not in str(problem):  # that of tensors to arrays
+                    raise
+                raise self._without_gradient() from None
+            scores = [score.sum() for score in self.target_scores(logits)]
+        if not all(score.requires_grad for score in scores):
+            raise self._without_gradient()
+        gradients = [
+            torch.autograd.grad(s, images, retain_graph=s is not scores[-1], allow_unused=True)[0] for s in scores
+        ]
+        if any(gradient is None for gradient in gradients):
+            raise self._without_gradient()
+        return interleave_targets(gradients)
+
+    def _without_gradient(self) -> NoGradientError:
+        return NoGradientError(f"{self.model.name!r} passes no gradient on to its images")
 
     # ── what only other kinds of models have ─────────────────────────────────────────────────────
 

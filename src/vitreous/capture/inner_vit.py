@@ -20,8 +20,9 @@ from vitreous.capture.blocks import ModuleCall, observe_calls
 from vitreous.capture.forward import run_blocks
 from vitreous.core.errors import ModelError, NotAdaptedError
 from vitreous.models.eval_mode import StopForward, evaluating
-from vitreous.models.model import forward_of, logits_of
+from vitreous.models.model import ModuleForward, call_module, logits_of
 from vitreous.models.model_registry import adapt
+from vitreous.models.outputs import Chain
 from vitreous.models.random_draws import normal_numbers
 from vitreous.models.tensor_types import Images, Logits, Tokens
 from vitreous.models.vit import LinearPool, TokenPositions, ViT, mean_rows, token_and_mean_rows, token_rows
@@ -68,14 +69,14 @@ def descriptions(module: nn.Module, path: str, vit: ViT, name: str) -> Iterator[
     del submodules[""]  # the module itself
     try:
         with torch.no_grad():
-            calls = observe_calls(module, lambda: module(images), submodules)
+            calls = observe_calls(module, lambda: call_module(module, None, images), submodules)
     except Exception:  # noqa: BLE001 - the module may raise anything on images of the size of the ViT in it
         return
     whole = replace(
         vit,
         name=name,
         module=module,
-        forward=forward_of(module, logits_of),
+        forward=ModuleForward(module, logits_of),
         classes=None,
         embedding="",
         origin=replace(vit.origin, inner_vit=path),
@@ -88,7 +89,7 @@ def descriptions(module: nn.Module, path: str, vit: ViT, name: str) -> Iterator[
         whole = replace(whole, embed=partial(embed_inside, module, first.name, vit.embed))
     own = [call.output for call in calls if call.module is vit.module]
     if len(own) == 1 and isinstance(own[0], Tensor) and own[0].ndim == 2:
-        yield replace(whole, classify=lambda pooled: run_rest(whole, path, vit.classify(pooled)))  # after its own head
+        yield replace(whole, classify=Chain(vit.classify, partial(run_rest, whole, path)))  # after its own head
     yield from pooled_descriptions(whole, path, images, calls)
 
 
@@ -166,7 +167,7 @@ def run_rest(whole: ViT, path: str, pooled: Tensor, skipped: str = "", applied: 
     copy = with_replaced(whole.module, path, StandIn(lambda *_, **__: pooled if applied is None else applied(pooled)))
     if skipped:
         copy = with_replaced(copy, skipped, type(copy.get_submodule(skipped))())
-    return logits_of(copy(pooled.new_zeros(len(pooled), whole.channels, *whole.size)))
+    return logits_of(call_module(copy, None, pooled.new_zeros(len(pooled), whole.channels, *whole.size)))
 
 
 def embed_inside(module: nn.Module, path: str, embed: Callable[[Images], Tokens], images: Images) -> Tokens:
@@ -178,7 +179,7 @@ def embed_inside(module: nn.Module, path: str, embed: Callable[[Images], Tokens]
         raise StopForward
 
     with evaluating(module), suppress(StopForward):
-        with_replaced(module, path, StandIn(take))(images)
+        call_module(with_replaced(module, path, StandIn(take)), None, images)
     return embed(entered[0])
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -29,7 +30,7 @@ from vitreous.models.black_box import (
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.image_input import Preprocess
 from vitreous.models.layout import Clip, Layout, NetworkBlock, TokenGrid, layout_of
-from vitreous.models.model import Inputs, Network, forward_of, logits_of, tensors_of
+from vitreous.models.model import Inputs, ModuleForward, Network, logits_of, tensors_of
 from vitreous.models.module_structure import structure_of
 from vitreous.models.outputs import with_outputs
 from vitreous.models.tensor_types import Images
@@ -95,7 +96,7 @@ def see_through(
     model = Network(
         name=name,
         module=module,
-        forward=forward_of(module, logits_of, arguments),
+        forward=ModuleForward(module, logits_of, arguments),
         layout=unplaced_layout,
         size=size,
         channels=expected_channels(module),
@@ -125,7 +126,7 @@ class Examination:
         model = replace(
             model,
             blocks=tuple(NetworkBlock(name, model.module.get_submodule(name), grid) for name, grid in self.blocks),
-            layout=fixed_layout(self.layout, model.name),
+            layout=partial(fixed_layout, self.layout, model.name),
             size=self.layout.size,
             copy=self.copy,
             missing=self.missing,
@@ -209,15 +210,13 @@ def nests(coarse: tuple[int, ...], fine: tuple[int, ...]) -> bool:
     return all((a - 1) * -(-b // a) < b for a, b in zip(coarse, fine, strict=True))
 
 
-def fixed_layout(layout: Layout, name: str) -> Callable[[tuple[int, int]], Layout]:
-    def for_size(size: tuple[int, int]) -> Layout:
-        if size != layout.size:
-            raise ModelError(
-                f"{name!r} was examined on images of {layout.size}, not {size}; see_through(module, size={size}) would work"
-            )
-        return layout
-
-    return for_size
+def fixed_layout(layout: Layout, name: str, size: tuple[int, int]) -> Layout:
+    """The layout; raise `ModelError` if it is not one for images of this size."""
+    if size != layout.size:
+        raise ModelError(
+            f"{name!r} was examined on images of {layout.size}, not {size}; see_through(module, size={size}) would work"
+        )
+    return layout
 
 
 def unplaced_layout(size: tuple[int, int]) -> Layout:

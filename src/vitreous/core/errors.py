@@ -47,6 +47,10 @@ class NotAdaptedError(ModelError):
     """
 
 
+class NoGradientError(ModelError):
+    """A method computes gradients, and the model passes none on to its images."""
+
+
 class SpecError(VitreousError, LookupError):
     """A name, option or composition does not exist or is not valid.
 

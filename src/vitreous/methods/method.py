@@ -10,7 +10,7 @@ from vitreous.capture.argument_types import QuestionInput
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.score_function import PROBABILITIES, resolve_score_function
-from vitreous.core.errors import SpecError
+from vitreous.core.errors import NoGradientError, SpecError
 from vitreous.core.registry import Registry
 from vitreous.methods import run
 from vitreous.methods.attribution import Attribution
@@ -420,7 +420,12 @@ class Method:
 
     def __call__(self, probe: BlackBoxProbe) -> Attribution:
         """Attribution of the probe's score, one row per image and target."""
-        return run.run_method(self, probe)
+        try:
+            return run.run_method(self, probe)
+        except NoGradientError as problem:
+            raise NoGradientError(
+                f"{problem}, and {self.name!r} computes gradients; methods that only evaluate it work: {gradient_free_methods()}"
+            ) from None
 
     def token_scores(self, probe: BlackBoxProbe) -> TokenScores:
         """Scores [r n] of the tokens that entered the encoder (all or a subset), as the fold returns them.
@@ -453,5 +458,13 @@ SPEC_ALIASES: dict[str, str] = {}  # alias in lower case → spec
 
 
 def black_box_methods() -> str:
-    """Names of the methods that work for any classifier, separated by commas."""
-    return ", ".join(name for name in sorted(METHODS) if METHODS[name].black_box is not None)
+    """Names of the methods that work for any classifier, separated by commas, and of those that need its gradients."""
+    names = [name for name in sorted(METHODS) if METHODS[name].black_box is not None]
+    evaluating = [name for name in names if METHODS[name].facts.backwards == 0]
+    differentiating = [name for name in names if name not in evaluating]
+    return f"{', '.join(evaluating)}; if it passes gradients on to its images, also: {', '.join(differentiating)}"
+
+
+def gradient_free_methods() -> str:
+    """Names of the methods that only evaluate a model on images, separated by commas."""
+    return black_box_methods().partition(";")[0]

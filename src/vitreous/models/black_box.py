@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vitreous.core.errors import ModelError, unexpected_errors_as
 from vitreous.models.image_input import Preprocess
 from vitreous.models.layout import Clip, Layout
-from vitreous.models.model import BlackBox, forward_of, logits_of
-from vitreous.models.outputs import with_outputs
+from vitreous.models.model import BlackBox, ModuleForward, logits_of
+from vitreous.models.outputs import are_probabilities, logits_of_probabilities, transform_outputs, with_outputs
 from vitreous.models.random_draws import normal_numbers
 from vitreous.models.tensor_types import Images
 
@@ -22,7 +26,8 @@ def describe_black_box(
     name: str | None = None,
     preprocess: Preprocess | None = None,
     classes: tuple[str, ...] | None = None,
-    outputs: str | None = None,
+    outputs: Any = None,
+    size: tuple[int, ...] | None = None,
 ) -> BlackBox:
     """Describe any model as a `BlackBox`, for methods that only need logits of images.
 
@@ -36,36 +41,70 @@ def describe_black_box(
         Name of the model; its class name by default.
     preprocess
         Conversion of images to tensors. None: that of the module's library, if it is known.
-    classes, outputs
+    classes, outputs, size
         As for `vitreous.wrap`, which checks them.
 
     Raises
     ------
     ModelError
-        If the module has no floating-point parameters or no classifier, or `classes` do not fit `outputs`.
+        If the module has no classifier, or `classes` do not fit `outputs`.
     """
-    name = name or type(module).__name__
-    refuse_without_parameters(module, name)
+    name = name or str(getattr(module, "function_name", type(module).__name__))
     if getattr(module, "num_classes", None) == 0:
         raise ModelError(f"{name!r} has no classifier (num_classes=0); give it a head with num_classes=…")
     preprocess = preprocess_of(module) if preprocess is None else preprocess
     model = BlackBox(
         name=name,
         module=module,
-        forward=forward_of(module, logits_of),
+        forward=ModuleForward(module, logits_of),
         layout=pixel_layout,
-        size=getattr(preprocess, "size", (224, 224)),
+        size=getattr(preprocess, "size", (224, 224)) if size is None else (size[-2], size[-1]),
         channels=expected_channels(module),
         preprocess=preprocess,
         classes=classes_of(module) if classes is None else classes,
         reason=f"treated as a black box: {why}",
+        declared=outputs,
     )
+    if outputs == "probabilities":
+        model = transform_outputs(model, partial(logits_of_probabilities, name=name))
     return with_outputs(model, 1, classes, outputs) if outputs == "binary" else model
+
+
+class FunctionModule(nn.Module):
+    """A function from images [b c H W], float32 on the CPU, to outputs [b classes] as a module.
+
+    Parameters
+    ----------
+    function
+        Returns a tensor, or what numpy can convert: an array, or a list whose first entry is one, as of ONNX Runtime.
+    """
+
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+        name = getattr(function, "__name__", type(function).__name__)
+        self.function_name = "function" if name == "<lambda>" else name
+
+    def forward(self, images: Images) -> Tensor:
+        outputs = self.function(images)
+        if isinstance(outputs, list | tuple) and len(outputs) and not isinstance(outputs[0], int | float):
+            outputs = outputs[0]
+        if not isinstance(outputs, Tensor):
+            outputs = torch.from_numpy(np.array(outputs))
+        if not outputs.is_floating_point():
+            raise ModelError(
+                f"{self.function_name!r} answers with {outputs.dtype} numbers, such as class labels; a function that returns logits or "
+                "probabilities [images, classes] would work, such as predict_proba of a scikit-learn classifier"
+            )
+        outputs = outputs[:, None] if outputs.shape == (len(images),) else outputs  # one number per image
+        return outputs.to(images.device, images.dtype)
 
 
 def refuse_without_parameters(module: nn.Module, name: str) -> None:
     if not any(p.is_floating_point() for p in module.parameters()):
-        raise ModelError(f"{name!r} has no parameters, so its device and precision are not known")
+        raise ModelError(
+            f"{name!r} has no parameters, so there is nothing in it to look at; wrap(model, black_box=True) uses its outputs only"
+        )
 
 
 def refuse_inference_tensors(module: nn.Module, name: str) -> None:
@@ -107,8 +146,13 @@ def with_observed_outputs(model: BlackBox, images: Images) -> BlackBox:
         )
     if not own.isfinite().all():
         raise ModelError(f"{model.name!r} gives logits that are not finite; are its weights loaded?")
+    if model.declared is None and are_probabilities(own):
+        raise ModelError(
+            f"{model.name!r} answers with numbers from 0 to 1 that add up to 1, which are probabilities and not logits; "
+            "wrap(model, black_box=True, outputs='probabilities') explains them, and outputs='logits' says that they are none"
+        )
     set_names = None if model.classes == classes_of(model.module) else model.classes
-    return with_outputs(model, own.shape[-1], set_names, "binary" if model.binary else None)
+    return replace(with_outputs(model, own.shape[-1], set_names, model.declared), channels=images.shape[1])
 
 
 def preprocess_of(module: nn.Module) -> Preprocess | None:
@@ -181,6 +225,12 @@ def random_image(module: nn.Module, size: tuple[int, int], clip: Clip | None = N
     shape = (1, channels, *size) if clip is None else clip.shape(channels, size)
     image = normal_numbers(generator, shape)
     return image.to(parameter.device, parameter.dtype)
+
+
+def states_channels(model: BlackBox) -> bool:
+    """Whether the number of channels is known before a model is run: from its description, preprocessing or convolutions."""
+    known = model.depth > 0 or model.preprocess is not None
+    return known or any(isinstance(part, nn.Conv2d | nn.Conv3d) for part in model.module.modules())
 
 
 def expected_channels(module: nn.Module) -> int:

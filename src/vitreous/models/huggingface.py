@@ -40,6 +40,7 @@ from vitreous.models.vit import (
     MlpBranch,
     TokenPositions,
     ViT,
+    expand_all,
     mean_rows,
     no_scale,
     scaled,
@@ -221,10 +222,7 @@ def vit(model: Any, name: str) -> ViT:
 
 
 def deit_with_teacher(model: Any, name: str) -> ViT:
-    def classify(pooled: Pooled) -> Logits:
-        return (model.cls_classifier(pooled[:, 0]) + model.distillation_classifier(pooled[:, 1])) / 2
-
-    return assemble(model, name, model.deit, token_rows(0, 1), classify=classify)
+    return assemble(model, name, model.deit, token_rows(0, 1), classify=partial(classify_twice, model))
 
 
 def beit(model: Any, name: str) -> ViT:
@@ -251,7 +249,7 @@ def clip_tower(model: Any, name: str) -> ViT:
     parts = {
         "norm": nn.Identity(),
         "pooled_norm": body.post_layernorm,
-        "classify": lambda pooled: project(pooled[:, 0]),
+        "classify": partial(project_first, project),
     }
     return assemble(model, name, body, token_rows(0), answer=embedding_of, embedding="a tower", **parts)
 
@@ -261,13 +259,13 @@ def siglip_tower(model: Any, name: str) -> ViT:
     body = getattr(model, "vision_model", model)
     if not body.use_head:
         raise ModelError(f"{name!r} makes no embedding (vision_use_head=False); load it with its pooling head")
-    parts = {"norm": body.post_layernorm, "classify": lambda pooled: pooled[:, 0]}
+    parts = {"norm": body.post_layernorm, "classify": first_row}
     return assemble(model, name, body, probe_pool(body.head), answer=embedding_of, embedding="a tower", **parts)
 
 
 def backbone(model: Any, name: str) -> ViT:
     """A transformer without a head; its embedding is the class token after the last norm."""
-    reason, classify = "no head; its embedding is the class token", lambda pooled: pooled[:, 0]
+    reason, classify = "no head; its embedding is the class token", first_row
     return assemble(model, name, model, token_rows(0), classify=classify, answer=class_token_of, embedding=reason)
 
 
@@ -291,6 +289,22 @@ FAMILIES: dict[str, Callable[[Any, str], ViT]] = {
     "SiglipVisionModel": siglip_tower,
 }
 TOWERS = frozenset(kind for kind, family in FAMILIES.items() if family in (clip_tower, siglip_tower))
+
+
+def classify_all(model: Any, pooled: Pooled) -> Logits:
+    return model.classifier(pooled.flatten(1))
+
+
+def classify_twice(model: Any, pooled: Pooled) -> Logits:
+    return (model.cls_classifier(pooled[:, 0]) + model.distillation_classifier(pooled[:, 1])) / 2
+
+
+def project_first(project: nn.Module, pooled: Pooled) -> Logits:
+    return project(pooled[:, 0])
+
+
+def first_row(pooled: Pooled) -> Logits:
+    return pooled[:, 0]
 
 
 def logits_of(model: Any, images: Images, **options: bool) -> Logits:
@@ -328,36 +342,40 @@ def assemble(
         raise ModelError(f"{name!r} has no classifier (num_labels=0); give it a head with num_labels=…")
     # BEiT and DINOv2 take images of any size without being told to interpolate their positions.
     on_request = "interpolate_pos_encoding" in signature(embeddings.forward).parameters
-
-    def options(images: Images) -> dict[str, bool]:
-        return {"interpolate_pos_encoding": True} if on_request and tuple(images.shape[-2:]) != size else {}
-
-    def embed(images: Images) -> Tokens:
-        with evaluating(embeddings):
-            tokens = embeddings(images, **options(images))
-        return body.pre_layrnorm(tokens) if hasattr(body, "pre_layrnorm") else tokens  # of CLIP
-
-    def forward(images: Images) -> Logits:
-        with evaluating(model):
-            return answer(model, images, **options(images))
-
+    interpolated = size if on_request else None
     return ViT(
         name=name,
         module=model,
-        embed=embed,
+        embed=partial(embed, body, interpolated),
         blocks=tuple(block_of(body, layer) for layer in layers_of(body)),
         norm=body.layernorm if norm is None else norm,
         pool=reads if isinstance(reads, AttentionPool) else LinearPool(reads),
         pooled_norm=nn.Identity() if pooled_norm is None else pooled_norm,
-        classify=classify or (lambda pooled: model.classifier(pooled.flatten(1))),
+        classify=classify or partial(classify_all, model),
         layout=partial(layout_of, size, conv.kernel_size, count_prefix(body)),
-        forward=forward,
+        forward=partial(run_model, model, answer, interpolated),
         size=size,
         channels=conv.in_channels,
         classes=None if embedding else classes_of(model.config),
         origin=ModelOrigin(library="transformers", class_name=type(model).__name__),
         embedding=embedding,
     )
+
+
+def interpolation_of(built: tuple[int, int] | None, images: Images) -> dict[str, bool]:
+    """Argument that asks for interpolated positions, for images of another size than `built`; none if that is None."""
+    return {} if built is None or tuple(images.shape[-2:]) == built else {"interpolate_pos_encoding": True}
+
+
+def embed(body: Any, built: tuple[int, int] | None, images: Images) -> Tokens:
+    with evaluating(body.embeddings):
+        tokens = body.embeddings(images, **interpolation_of(built, images))
+    return body.pre_layrnorm(tokens) if hasattr(body, "pre_layrnorm") else tokens  # of CLIP
+
+
+def run_model(model: Any, answer: Callable[..., Logits], built: tuple[int, int] | None, images: Images) -> Logits:
+    with evaluating(model):
+        return answer(model, images, **interpolation_of(built, images))
 
 
 def count_prefix(body: Any) -> int:
@@ -421,43 +439,50 @@ def attention_branch(
         heads, scale, projection = attention.num_heads, attention.scale, "out_proj"
     else:
         heads, scale, projection = attention.num_attention_heads, attention.scaling, "o_proj"
-
-    def qkv(x: Tokens) -> tuple[PerHead, PerHead, PerHead]:
-        q, k, v = (
-            project(x).unflatten(-1, (heads, -1)).transpose(1, 2)
-            for project in (attention.q_proj, attention.k_proj, attention.v_proj)
-        )
-        return q, k, v
-
-    project = scaled(attention, projection, factor)
+    project, qkv = scaled(attention, projection, factor), partial(project_qkv, attention, heads)
     return AttentionBranch(norm, qkv, project, scale, bias=bias, layer_scale=factor)
+
+
+def project_qkv(attention: Any, heads: int, x: Tokens) -> tuple[PerHead, PerHead, PerHead]:
+    q, k, v = (
+        project(x).unflatten(-1, (heads, -1)).transpose(1, 2)
+        for project in (attention.q_proj, attention.k_proj, attention.v_proj)
+    )
+    return q, k, v
 
 
 def mlp_branch(norm: nn.Module, mlp: Any, factor: LayerScaleFactor = no_scale) -> MlpBranch:
     if hasattr(mlp, "gate_proj"):
-        expand, act, projection = lambda x: (mlp.gate_proj(x), mlp.up_proj(x)), mlp.act_fn, "down_proj"
+        layers, act, projection = ("gate_proj", "up_proj"), mlp.act_fn, "down_proj"
     else:
-        expand, act, projection = lambda x: (mlp.fc1(x),), mlp.activation_fn, "fc2"
-    return MlpBranch(norm, expand, act, scaled(mlp, projection, factor), layer_scale=factor)
+        layers, act, projection = ("fc1",), mlp.activation_fn, "fc2"
+    return MlpBranch(norm, partial(expand_all, mlp, layers), act, scaled(mlp, projection, factor), layer_scale=factor)
 
 
 def probe_pool(head: Any) -> AttentionPool:
     """Pooler of SigLIP: `nn.MultiheadAttention` with a learned query, then an MLP."""
-    attention = head.attention
-    heads, width = attention.num_heads, attention.head_dim
-
-    def split(x: Tokens, part: int) -> PerHead:
-        weight, bias = (p.chunk(3)[part] for p in (attention.in_proj_weight, attention.in_proj_bias))
-        return F.linear(x, weight, bias).unflatten(-1, (heads, width)).transpose(1, 2)
-
     return AttentionPool(
-        query=lambda: split(head.probe, 0),
-        key_value=lambda x: (split(x, 1), split(x, 2)),
-        project=attention.out_proj,
-        scale=width**-0.5,
+        query=partial(probe_query, head),
+        key_value=partial(probe_key_value, head),
+        project=head.attention.out_proj,
+        scale=head.attention.head_dim**-0.5,
         skip=0,
         mlp=mlp_branch(head.layernorm, head.mlp),
     )
+
+
+def probe_query(head: Any) -> PerHead:
+    return project_part(head.attention, head.probe, 0)
+
+
+def probe_key_value(head: Any, x: Tokens) -> tuple[PerHead, PerHead]:
+    return project_part(head.attention, x, 1), project_part(head.attention, x, 2)
+
+
+def project_part(attention: Any, x: Tokens, part: int) -> PerHead:
+    """Queries (0), keys (1) or values (2) of an `nn.MultiheadAttention`."""
+    weight, bias = (p.chunk(3)[part] for p in (attention.in_proj_weight, attention.in_proj_bias))
+    return F.linear(x, weight, bias).unflatten(-1, (attention.num_heads, attention.head_dim)).transpose(1, 2)
 
 
 # ── text towers ──────────────────────────────────────────────────────────────────────────────────

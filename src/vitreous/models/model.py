@@ -10,8 +10,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
@@ -65,31 +67,64 @@ def tensors_of(output: Any) -> list[Tensor]:
 
 
 def logits_of(output: Any) -> Tensor:
-    """Logits of what a model returns: its field `logits`, the first item of a tuple or list, or the tensor itself."""
-    logits = getattr(output, "logits", output)
+    """Logits of what a model returns: its field or entry `logits`, the first item of a tuple or list, or the tensor itself."""
+    logits = (
+        output["logits"] if isinstance(output, Mapping) and "logits" in output else getattr(output, "logits", output)
+    )
     logits = logits[0] if isinstance(logits, tuple | list) and len(logits) else logits
     if not isinstance(logits, Tensor):
+        entries = f" of {', '.join(map(repr, logits))}" if isinstance(logits, Mapping) and logits else ""
         raise ShapeError(
-            f"the model answers with {type(logits).__name__!r}, in which no logits were found; score=… may say what to explain"
+            f"the model answers with {type(logits).__name__!r}{entries}, in which no logits were found; score=… may say what to "
+            "explain"
         )
     return logits
 
 
 def call_module(module: nn.Module, inputs: Inputs | None, images: Images) -> Any:
     """Whatever the module returns for images; `inputs` as for `BlackBox`."""
-    return module(images) if inputs is None else module(**inputs.of(images))
+    if inputs is not None:
+        return module(**inputs.of(images))
+    own = vars(module).get("forward")  # replaced in this module; not cached, since that would keep the module alive
+    keyword = image_keyword(type(module)) if own is None else keyword_of(own)
+    return module(images) if keyword is None else module(**{keyword: images})
 
 
-def forward_of(
-    module: nn.Module, read: Callable[[Any], Tensor], inputs: Inputs | None = None
-) -> Callable[[Images], Tensor]:
-    """A function from images to logits: the module's own forward in eval mode, then `read`."""
+@lru_cache(maxsize=256)
+def image_keyword(kind: type[nn.Module]) -> str | None:
+    """As `keyword_of`, for the forward of a class of modules."""
+    return keyword_of(inspect.getattr_static(kind, "forward", None))
 
-    def forward(images: Images) -> Tensor:
-        with evaluating(module):
-            return read(call_module(module, inputs, images))
 
-    return forward
+def keyword_of(forward: Any) -> str | None:
+    """Name of the argument that receives the images if a module's forward takes them by keyword only, else None."""
+    try:
+        parameters = list(inspect.signature(forward).parameters.values())
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        return None
+    positional = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    if any(p.kind in positional or p.kind is p.POSITIONAL_ONLY for p in parameters if p.name != "self"):
+        return None
+    keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    required = [p.name for p in keywords if p.default is p.empty]
+    known = [p.name for p in keywords if p.name in IMAGE_KEYWORDS]
+    return (required if len(required) == 1 else known or [None])[0]
+
+
+IMAGE_KEYWORDS = ("pixel_values", "images", "image", "x", "inputs", "input", "img")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModuleForward:
+    """A function from images to logits: the module's own forward in eval mode, then `read`. It can be pickled."""
+
+    module: nn.Module
+    read: Callable[[Any], Tensor]
+    inputs: Inputs | None = None
+
+    def __call__(self, images: Images) -> Tensor:
+        with evaluating(self.module):
+            return self.read(call_module(self.module, self.inputs, images))
 
 
 # ── models ───────────────────────────────────────────────────────────────────────────────────────
@@ -221,6 +256,8 @@ class BlackBox:
         Logits [b c], or one number per image [b 1], of what the module returns.
     inputs
         How the module is called; None: with the images as its only argument.
+    declared
+        Meaning of the outputs of a black box as the user has declared it: "binary", "logits" or "probabilities".
 
     Examples
     --------
@@ -249,6 +286,7 @@ class BlackBox:
     reason: str = ""
     read: Callable[[Any], Tensor] = logits_of
     inputs: Inputs | None = None
+    declared: Literal["binary", "logits", "probabilities"] | None = None
 
     @property
     def depth(self) -> int:
@@ -257,8 +295,12 @@ class BlackBox:
 
     @property
     def parameter(self) -> Tensor:
-        """First floating-point parameter; its device and dtype are taken as those of the model."""
-        return next(p for p in self.module.parameters() if p.is_floating_point())
+        """First floating-point parameter, whose device and dtype are taken as those of the model.
+
+        Of a module without parameters its first such buffer, or else a float32 tensor on the CPU.
+        """
+        values = (value for value in (*self.module.parameters(), *self.module.buffers()) if value.is_floating_point())
+        return next(values, torch.empty(0, dtype=torch.float32, device="cpu"))
 
     @property
     def device(self) -> torch.device:
@@ -375,7 +417,7 @@ AnyModel = TypeVar("AnyModel", bound=BlackBox)
 
 def with_module(model: AnyModel, module: nn.Module) -> AnyModel:
     """The same description for another module of the same architecture; not for a `ViT`, whose parts are bound."""
-    changes: dict[str, Any] = {"module": module, "forward": forward_of(module, model.read, model.inputs)}
+    changes: dict[str, Any] = {"module": module, "forward": ModuleForward(module, model.read, model.inputs)}
     if isinstance(model, Network):
         changes["blocks"] = tuple(replace(block, module=module.get_submodule(block.name)) for block in model.blocks)
     return replace(model, **changes)

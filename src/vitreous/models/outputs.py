@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,9 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.core.errors import ModelError, ShapeError, SpecError, unexpected_errors_as
-from vitreous.models.model import AnyModel, Outputs, forward_of, tensors_of
+from vitreous.models.model import AnyModel, ModuleForward, Outputs, tensors_of
 from vitreous.models.tensor_types import Logits
 from vitreous.models.vit import ViT
+
+DECLARED = ("binary", "logits", "probabilities")
+SMALLEST = torch.finfo(torch.float32).tiny  # smallest probability whose logarithm is taken
+ROUNDING = {torch.float16: 1e-2, torch.bfloat16: 5e-2}  # of a sum of probabilities; 1e-3 in other precisions
 
 
 def with_outputs(model: AnyModel, count: int, classes: Any = None, outputs: str | None = None) -> AnyModel:
@@ -29,8 +34,9 @@ def with_outputs(model: AnyModel, count: int, classes: Any = None, outputs: str 
         Class names given by the user. None: the names that came with the model, or no names if their number differs
         from the number of targets (a replaced head leaves the old names behind).
     outputs
-        "binary" for a single logit of two classes. None: a single output is binary if there are two class names, and a
-        number otherwise; several outputs are classes.
+        "binary" for a single logit of two classes. "probabilities": a single output is the probability of the second of
+        two classes. Else a single output is binary if there are two class names, and a number otherwise; several outputs
+        are classes.
 
     Raises
     ------
@@ -44,7 +50,9 @@ def with_outputs(model: AnyModel, count: int, classes: Any = None, outputs: str 
             f"outputs='binary' is for a model with one output, and {model.name!r} has {count}; leave it out for {count} classes"
         )
     class_names = names if names is not None else model.classes
-    binary = outputs == "binary" or (count == 1 and class_names is not None and len(class_names) == 2)
+    binary = count == 1 and (
+        outputs in ("binary", "probabilities") or (class_names is not None and len(class_names) == 2)
+    )
     output_type = Outputs("binary" if binary else "scalar" if count == 1 and not model.embedding else "classes", count)
     if names is not None and len(names) != output_type.targets:
         raise ModelError(
@@ -55,11 +63,11 @@ def with_outputs(model: AnyModel, count: int, classes: Any = None, outputs: str 
 
 
 def check_declared(outputs: Any) -> None:
-    """Raise `ModelError` unless `outputs` is None or "binary"."""
-    if outputs is not None and outputs != "binary":
+    """Raise `ModelError` unless `outputs` is None or one of `DECLARED`."""
+    if outputs is not None and outputs not in DECLARED:
         raise ModelError(
-            f"outputs={outputs!r} is not known; 'binary' says that one output decides between two classes, "
-            "and None takes one output for a number and several for classes"
+            f"outputs={outputs!r} is not known; 'binary' says that one output decides between two classes, 'probabilities' and "
+            "'logits' what the outputs of a black box are, and None takes one output for a number and several for classes"
         )
 
 
@@ -112,16 +120,13 @@ def with_score(model: AnyModel, score: Callable[[Any], Tensor]) -> AnyModel:
             "a function of the logits, and vitreous.explain(model, images, score=…) sees the module as a network"
         )
     name = getattr(score, "__name__", type(score).__name__)
-
-    def read(output: Any) -> Logits:
-        return one_per_image(score, output, name)
-
+    read = partial(one_per_image, score, name=name)
     return with_reader(model, read, output_type=Outputs("scalar", 1), classes=(name,), embedding="")
 
 
 def with_reader(model: AnyModel, read: Callable[[Any], Tensor], **changes: Any) -> AnyModel:
     """The model whose outputs are read from what its module returns by `read`, with further `changes` of its fields."""
-    return replace(model, read=read, forward=forward_of(model.module, read, model.inputs), **changes)
+    return replace(model, read=read, forward=ModuleForward(model.module, read, model.inputs), **changes)
 
 
 def one_per_image(score: Callable[..., object], output: Any, name: str) -> Logits:
@@ -161,21 +166,72 @@ def compare_with_texts(model: AnyModel, texts: Float[Tensor, "t d"], scale: floa
         embedding, by which they are divided, is in `length`.
     """
     rows = (scale * texts).to(model.device, model.dtype)
-
-    def cosines(embedding: Tensor) -> Logits:
-        return embedding @ rows.T / embedding.norm(dim=-1, keepdim=True)
-
     parts: dict[str, Any] = {}
     if isinstance(model, ViT):
-        parts["classify"] = lambda pooled: model.classify(pooled) @ rows.T
-        parts["length"] = lambda pooled: model.classify(pooled).norm(dim=-1, keepdim=True)
-    return transform_outputs(model, cosines, output_type=Outputs("classes", len(rows)), classes=None, **parts)
+        parts["classify"] = Chain(model.classify, partial(products, rows))
+        parts["length"] = Chain(model.classify, length)
+    return transform_outputs(
+        model, partial(cosines, rows), output_type=Outputs("classes", len(rows)), classes=None, **parts
+    )
 
 
 def transform_outputs(model: AnyModel, change: Callable[[Tensor], Tensor], **changes: Any) -> AnyModel:
     """The model whose outputs are `change` of those of `model`, with further `changes` of its fields."""
     if isinstance(model, ViT):
-        changes.setdefault("classify", lambda pooled: change(model.classify(pooled)))
-    changes["forward"] = lambda images: change(model.forward(images))
-    changes["read"] = lambda output: change(model.read(output))
-    return replace(model, **changes)
+        changes.setdefault("classify", Chain(model.classify, change))
+    return replace(model, forward=Chain(model.forward, change), read=Chain(model.read, change), **changes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chain:
+    """`second` of what `first` returns, as a function that can be pickled."""
+
+    first: Callable[[Any], Tensor]
+    second: Callable[[Tensor], Tensor]
+
+    def __call__(self, value: Any) -> Tensor:
+        return self.second(self.first(value))
+
+
+def products(rows: Float[Tensor, "t d"], embedding: Tensor) -> Logits:
+    return embedding @ rows.T
+
+
+def length(embedding: Tensor) -> Float[Tensor, "b 1"]:
+    return embedding.norm(dim=-1, keepdim=True)
+
+
+def cosines(rows: Float[Tensor, "t d"], embedding: Tensor) -> Logits:
+    return products(rows, embedding) / length(embedding)
+
+
+# ── probabilities ────────────────────────────────────────────────────────────────────────────────
+
+
+def are_probabilities(outputs: Tensor) -> bool:
+    """Whether every row of outputs [b c] has several numbers from 0 to 1 that add up to 1."""
+    error = ROUNDING.get(outputs.dtype, 1e-3)
+    inside = (outputs >= -error) & (outputs <= 1 + error)
+    return outputs.shape[-1] > 1 and bool(inside.all() and ((outputs.float().sum(-1) - 1).abs() <= error).all())
+
+
+def logits_of_probabilities(probabilities: Tensor, name: str) -> Logits:
+    """Logits [b c] whose softmax (of one output: whose sigmoid) are these probabilities: log p, or log p − log(1 − p).
+
+    Raises
+    ------
+    ModelError
+        If a row is no distribution.
+    """
+    if probabilities.ndim != 2:
+        return probabilities
+    if probabilities.shape[-1] == 1 and bool(((probabilities >= 0) & (probabilities <= 1)).all()):
+        return (probabilities.clamp_min(SMALLEST)).log() - (1 - probabilities).clamp_min(SMALLEST).log()
+    if not are_probabilities(probabilities):
+        low, high = probabilities.min().item(), probabilities.max().item()
+        raise ModelError(
+            f"{name!r} answers with numbers from {low:.4g} to {high:.4g} that add up to {probabilities.sum(-1)[0].item():.4g} for an "
+            "image, and outputs='probabilities' says that they are from 0 to 1 and add up to 1; for several labels per image, "
+            "wrap a function that returns torch.logit(p), with outputs='logits' and question='sigmoid'"
+        )
+    return probabilities.clamp_min(SMALLEST).log()

@@ -44,6 +44,7 @@ from vitreous.models.vit import (
     MlpBranch,
     TokenPositions,
     ViT,
+    expand_all,
     mean_rows,
     no_scale,
     scaled,
@@ -313,15 +314,18 @@ def latent_pool(pool: Any, prefix: int) -> AttentionPool:
     if pool.pos_embed is not None or pool.pool != "token":
         raise ModelError("attention pooling with position embedding or several averaged latents is not known")
 
-    def query() -> PerHead:
-        return pool.q(pool.latent).unflatten(-1, (pool.num_heads, -1)).transpose(1, 2)[:, :, :1]
-
-    def key_value(x: Tokens) -> tuple[PerHead, PerHead]:
-        k, v = pool.kv(x).unflatten(-1, (2, pool.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        return k, v
-
     mlp = None if pool.mlp is None else mlp_branch(pool.norm, pool.mlp)
+    query, key_value = partial(latent_query, pool), partial(latent_key_value, pool)
     return AttentionPool(query, key_value, pool.proj, pool.scale, prefix, pool.q_norm, pool.k_norm, mlp)
+
+
+def latent_query(pool: Any) -> PerHead:
+    return pool.q(pool.latent).unflatten(-1, (pool.num_heads, -1)).transpose(1, 2)[:, :, :1]
+
+
+def latent_key_value(pool: Any, x: Tokens) -> tuple[PerHead, PerHead]:
+    k, v = pool.kv(x).unflatten(-1, (2, pool.num_heads, -1)).permute(2, 0, 3, 1, 4)
+    return k, v
 
 
 # ── blocks ───────────────────────────────────────────────────────────────────────────────────────
@@ -345,7 +349,7 @@ def blocks_of(model: Any, kind: type, *attention: type) -> tuple[Block, ...]:
         if getattr(model, "rope", None) is not None:
             positions["rotate"] = partial(rotated, model, index, attn)
         if relative_tables(model, attn):
-            positions["bias"] = lambda place: place.gather_pairs(torch.stack(relative_tables(model, attn)).sum(0))
+            positions["bias"] = partial(relative_bias, model, attn)
         attention_part = attention_branch(b.norm1, attn, layer_scale_of(b, 1), **positions)
         return Block(attention_part, mlp_branch(b.norm2, b.mlp, layer_scale_of(b, 2)))
 
@@ -356,8 +360,8 @@ def layer_scale_of(block: Any, branch: int) -> LayerScaleFactor:
     """Factor per channel of branch 1 or 2 of a block."""
     if isinstance(block, vision_transformer.Block):
         module = require_type(getattr(block, f"ls{branch}"), nn.Identity, LayerScale, part_name="layer scale")
-        return lambda: getattr(module, "gamma", None)
-    return lambda: getattr(block, f"gamma_{branch}")
+        return partial(getattr, module, "gamma", None)
+    return partial(getattr, block, f"gamma_{branch}")
 
 
 def attention_branch(norm: nn.Module, attn: Any, factor: LayerScaleFactor, **positions: Any) -> AttentionBranch:
@@ -416,19 +420,25 @@ def relative_tables(model: Any, attn: Any) -> list[Float[Tensor, "h n n"]]:
     return tables
 
 
-def mlp_branch(norm: nn.Module, mlp: Any, factor: LayerScaleFactor = no_scale) -> MlpBranch:
-    def packed(x: Tokens) -> tuple[Hidden, ...]:
-        first, second = mlp.fc1(x).chunk(2, dim=-1)
-        return (second, first) if mlp.gate_last else (first, second)
+def relative_bias(model: Any, attn: Any, place: TokenPositions) -> Float[Tensor, "b h n n"]:
+    return place.gather_pairs(torch.stack(relative_tables(model, attn)).sum(0))
 
+
+def mlp_branch(norm: nn.Module, mlp: Any, factor: LayerScaleFactor = no_scale) -> MlpBranch:
     match require_type(mlp, Mlp, GluMlp, SwiGLU, part_name="an MLP"):
         case SwiGLU():
-            expand = lambda x: (mlp.fc1_g(x), mlp.fc1_x(x))  # noqa: E731
+            expand = partial(expand_all, mlp, ("fc1_g", "fc1_x"))
         case GluMlp():
-            expand = packed
+            expand = partial(expand_packed, mlp)
         case _:
-            expand = lambda x: (mlp.fc1(x),)  # noqa: E731
+            expand = partial(expand_all, mlp, ("fc1",))
     if isinstance(base_layer(mlp.fc1 if hasattr(mlp, "fc1") else mlp.fc1_g), nn.Conv2d):
         raise ModelError("an MLP made of convolutions (use_conv=True) is not known")
     contract = scaled(mlp, "fc2", factor)
     return MlpBranch(norm, expand, mlp.act, contract, getattr(mlp, "norm", None) or nn.Identity(), factor)
+
+
+def expand_packed(mlp: Any, x: Tokens) -> tuple[Hidden, ...]:
+    """Gate and value of an MLP that computes both in one product."""
+    first, second = mlp.fc1(x).chunk(2, dim=-1)
+    return (second, first) if mlp.gate_last else (first, second)

@@ -19,10 +19,10 @@ from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.checkpoint import load_into, not_fetched, read_checkpoint
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.image_input import Preprocess
-from vitreous.models.model import ModelOrigin, forward_of, logits_of
+from vitreous.models.model import ModelOrigin, ModuleForward, logits_of
 from vitreous.models.model_registry import NamedModule, adapter, library_of, source
 from vitreous.models.module_structure import base_layer
-from vitreous.models.tensor_types import Images, PerHead, Tokens
+from vitreous.models.tensor_types import Hidden, Images, Logits, PerHead, Pooled, Tokens
 from vitreous.models.vit import AttentionBranch, Block, Layout, LinearPool, MlpBranch, ViT, token_rows
 
 
@@ -55,9 +55,9 @@ def from_torchvision(model: nn.Module, name: str = "torchvision model") -> ViT:
         norm=model.encoder.ln,
         pool=LinearPool(token_rows(0)),
         pooled_norm=nn.Identity(),
-        classify=lambda pooled: head_of(model)(pooled[:, 0]),
+        classify=partial(classify, model),
         layout=partial(layout_of, model.image_size, model.patch_size),
-        forward=forward_of(model, logits_of),
+        forward=ModuleForward(model, logits_of),
         size=(model.image_size, model.image_size),
         origin=ModelOrigin(library="torchvision", class_name=type(model).__name__),
     )
@@ -192,6 +192,10 @@ def layout_of(built: int, patch: int, size: tuple[int, int]) -> Layout:
     return Layout((built // patch, built // patch), (patch, patch), 1)
 
 
+def classify(model: VisionTransformer, pooled: Pooled) -> Logits:
+    return head_of(model)(pooled[:, 0])
+
+
 def head_of(model: VisionTransformer) -> nn.Module:
     """The classifier: a linear layer, by itself or in a Sequential with nothing else but dropout."""
     heads = model.heads
@@ -210,14 +214,17 @@ def block_of(block: nn.Module) -> Block:
     if attention.in_proj_weight is None or attention.bias_k is not None or attention.add_zero_attn:
         raise ModelError("MultiheadAttention with separate projections, bias_kv or add_zero_attn is not known")
     first, act, second = (layer for layer in mlp if not isinstance(layer, nn.Dropout))
-    heads, width = attention.num_heads, attention.head_dim
-
-    def qkv(x: Tokens) -> tuple[PerHead, PerHead, PerHead]:
-        packed = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
-        q, k, v = packed.unflatten(-1, (3, heads, width)).permute(2, 0, 3, 1, 4)
-        return q, k, v
-
     return Block(
-        AttentionBranch(block.ln_1, qkv, attention.out_proj, width**-0.5),
-        MlpBranch(block.ln_2, lambda x: (first(x),), act, second),
+        AttentionBranch(block.ln_1, partial(project_qkv, attention), attention.out_proj, attention.head_dim**-0.5),
+        MlpBranch(block.ln_2, partial(expand, first), act, second),
     )
+
+
+def project_qkv(attention: Any, x: Tokens) -> tuple[PerHead, PerHead, PerHead]:
+    packed = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
+    q, k, v = packed.unflatten(-1, (3, attention.num_heads, attention.head_dim)).permute(2, 0, 3, 1, 4)
+    return q, k, v
+
+
+def expand(layer: nn.Module, x: Tokens) -> tuple[Hidden, ...]:
+    return (layer(x),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -46,12 +47,12 @@ def no_scale() -> None:
 
 def scaled(owner: nn.Module, name: str, factor: LayerScaleFactor) -> Callable[[Hidden], Tokens]:
     """Return the projection `owner.name` followed by the layer scale, if there is one."""
+    return partial(project_scaled, owner, name, factor)
 
-    def project(hidden: Hidden) -> Tokens:
-        tokens, scale = getattr(owner, name)(hidden), factor()
-        return tokens if scale is None else tokens * scale
 
-    return project
+def project_scaled(owner: nn.Module, name: str, factor: LayerScaleFactor, hidden: Hidden) -> Tokens:
+    tokens, scale = getattr(owner, name)(hidden), factor()
+    return tokens if scale is None else tokens * scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,31 +112,40 @@ class AttentionPool:
     mlp: MlpBranch | None = None
 
 
+def expand_all(mlp: nn.Module, names: tuple[str, ...], x: Tokens) -> tuple[Hidden, ...]:
+    """Outputs of the layers of these names, for `MlpBranch.expand`."""
+    return tuple(getattr(mlp, name)(x) for name in names)
+
+
 def token_rows(*positions: int) -> Callable[[int], Float[Tensor, "q n"]]:
     """Return `LinearPool` weights that select the tokens at `positions`, in this order."""
+    return partial(select_rows, positions)
 
-    def rows(n: int) -> Float[Tensor, "q n"]:
-        row = torch.zeros(len(positions), n)
-        row[range(len(positions)), positions] = 1
-        return row
 
-    return rows
+def select_rows(positions: tuple[int, ...], n: int) -> Float[Tensor, "q n"]:
+    row = torch.zeros(len(positions), n)
+    row[range(len(positions)), positions] = 1
+    return row
 
 
 def mean_rows(prefix: int) -> Callable[[int], Float[Tensor, "q n"]]:
     """Return `LinearPool` weights that average the tokens after the first `prefix` ones; zeros if there are none."""
+    return partial(average_rows, prefix)
 
-    def rows(n: int) -> Float[Tensor, "q n"]:
-        row = torch.zeros(1, n, dtype=torch.float64)
-        row[:, prefix:] = 1 / max(n - prefix, 1)
-        return row
 
-    return rows
+def average_rows(prefix: int, n: int) -> Float[Tensor, "q n"]:
+    row = torch.zeros(1, n, dtype=torch.float64)
+    row[:, prefix:] = 1 / max(n - prefix, 1)
+    return row
 
 
 def token_and_mean_rows(prefix: int) -> Callable[[int], Float[Tensor, "2 n"]]:
     """Return `LinearPool` weights of the first token, and of the mean of the tokens after the first `prefix` ones."""
-    return lambda n: torch.cat([token_rows(0)(n).double(), mean_rows(prefix)(n)])
+    return partial(select_and_average_rows, prefix)
+
+
+def select_and_average_rows(prefix: int, n: int) -> Float[Tensor, "2 n"]:
+    return torch.cat([select_rows((0,), n).double(), average_rows(prefix, n)])
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)

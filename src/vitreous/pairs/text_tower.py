@@ -17,7 +17,7 @@ from vitreous.core.errors import ModelError, ShapeError, describe_error
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.huggingface import load_text_tower, padding_options
 from vitreous.models.layout import NetworkBlock, TokenGrid
-from vitreous.models.model import Inputs, Layout, Network, forward_of
+from vitreous.models.model import Inputs, Layout, ModuleForward, Network
 from vitreous.models.tensor_types import Images
 from vitreous.pairs.towers import Embed, Tower, embedding_reader
 from vitreous.scores import EMBEDDINGS
@@ -160,7 +160,7 @@ class TextTower:
         network = Network(
             name=name,
             module=self.module,
-            forward=forward_of(self.module, read, inputs),
+            forward=ModuleForward(self.module, read, inputs),
             layout=lambda size: Layout((1, size[1]), (1, 1), 0),
             size=(1, len(ids)),
             read=read,
