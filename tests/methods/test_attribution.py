@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from zipfile import ZipFile
 
@@ -258,6 +259,15 @@ def test_sizes_of_numpy_are_sizes():
     for size in ((4.0, 6.0), (0, 6), (4,), 4):
         with pytest.raises(ShapeError, match=r"\(height, width\) in pixels would work"):
             check_size(size)
+
+
+def test_rows_are_iterated(vit):
+    attribution = vitreous.explain(vit, noise(60, 40), [[1, 2]], "ixg")
+
+    assert isinstance(
+        attribution, Iterable
+    )  # not by the protocol of sequences alone, which type checkers do not accept
+    assert [(len(row), *row.targets.tolist()) for row in attribution] == [(1, 1), (1, 2)]
 
 
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist
@@ -117,6 +117,10 @@ class Attribution:
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    def __iter__(self) -> Iterator[Attribution]:
+        """Attributions of the single rows."""
+        return (self[row] for row in range(len(self)))
 
     def maps(self) -> Float[Tensor, "r *times rows columns"]:
         """Scores on the patch grid, or on the pixel grid for a black box, which has no patches.

@@ -35,4 +35,9 @@ __all__ = [
     "tensor",
 ]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 __getattr__ = rename_warnings(__name__, {"Plan": "ScenePlan", "picture": "render_image", "twin_of": "paired_class"})
