@@ -52,7 +52,7 @@ pages: $(VENV)/.dev
 	$(BIN)/python docs/precision_page.py
 
 docs: $(VENV)/.dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # with --quiet, warnings such as broken anchors do not count
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

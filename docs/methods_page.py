@@ -98,11 +98,11 @@ def strip(attribution: Attribution | None = None) -> Image.Image:
         x, name = gap + column * (wide + gap), target.scene.objects[target.object_index].name
         board.write(x + wide / 2, 0.04, [name], 8, ha="center")
         if attribution is None:
-            board.place_image(x, top, wide, wide, outlined(target.image.resize((480, 480)), target), None)
+            board.place_image(x, top, wide, outlined(target.image.resize((480, 480)), target))
             continue
         scale = scale_of(attribution[column])
         over = outlined(overlay_image(attribution, column, scale=scale, longest=480), target)
-        board.place_image(x, top, wide, wide, over, None)
+        board.place_image(x, top, wide, over)
         board.bar(x + 0.14, top + wide + 0.06, wide - 0.28, scale, OPACITY)
         unit = f"× 10{str(scale.exponent).translate(RAISED)}" if scale.exponent else ""
         board.write(x + wide / 2, top + wide + 0.31, [unit], 6.5, ha="center", color=FAINT)

@@ -49,6 +49,32 @@ def test_every_link_to_a_file_leads_somewhere(page):
         assert (page.parent / target).exists(), f"{page.name} points to {target}"
 
 
+@each("page", PAGES)
+def test_every_link_to_a_section_leads_to_a_heading(page):
+    toc = pytest.importorskip("markdown.extensions.toc")
+
+    def anchors(file: Path) -> set[str]:
+        headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", file.read_text(), flags=re.M | re.S), flags=re.M)
+        texts = [re.sub(r"[`*]|\[(.*?)\]\(.*?\)", r"\1", heading) for heading in headings]
+        return {toc.slugify(text, "-") for text in texts} | set(
+            re.findall(r'(?:id="|\{: ?#)([\w-]+)', file.read_text())
+        )
+
+    links = re.findall(r"\]\(([\w./-]*)#([\w-]+)\)", page.read_text())
+    files = [(page if not path else page.parent / path, anchor) for path, anchor in links]
+    assert not [(path.name, anchor) for path, anchor in files if path.exists() and anchor not in anchors(path)]
+
+
+def test_warnings_fail_the_build_of_the_documentation_and_bytecode_is_not_published():
+    config = pytest.importorskip("mkdocs.config").load_config(str(ROOT / "mkdocs.yml"))
+    recipe = re.search(r"^docs:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), flags=re.M)[1].split("#")[0]
+
+    assert "mkdocs build --strict" in recipe
+    assert "--quiet" not in recipe  # hides warnings from --strict
+    assert config.exclude_docs.match_file("study/__pycache__/run.cpython-311.pyc")
+    assert not config.exclude_docs.match_file("study/index.md")
+
+
 def test_the_first_figure_of_the_readme_shows_the_default_method_first():
     from PIL import Image
 

@@ -184,7 +184,7 @@ def test_an_attribution_survives_its_file(vit, images, tmp_path):
     found = vitreous.explain(vit, images, 2, "decompx")
     back = vitreous.Attribution.load(found.save(tmp_path / "deep" / "map.safetensors"))
 
-    for name in ("patches", "prefix", "bias", "residual", "score", "logits", "targets", "images"):
+    for name in ("patches", "prefix", "bias", "residual", "score", "logits", "targets"):
         assert torch.equal(getattr(back, name), getattr(found, name)), name
     assert (back.layout, back.method, back.native, back.names) == (
         found.layout,

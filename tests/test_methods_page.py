@@ -13,6 +13,7 @@ import torch
 
 import vitreous
 from tests.cases import each
+from vitreous.methods.method import METHODS
 from vitreous.testing import Counter, tiny_vits
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -50,6 +51,30 @@ def test_a_page_that_is_not_is_named(monkeypatch, capsys, tmp_path):
     assert check(monkeypatch, "--check") == 1
     assert "methods.md" in capsys.readouterr().out
     assert "elu" in stale.read_text()  # nothing was written
+
+
+@pytest.mark.slow
+def test_a_new_method_gets_an_image_its_costs_and_an_entry(monkeypatch, tmp_path):
+    def dummy(layer):
+        """Attention of the last block, averaged over heads."""
+        return layer.attention.mean(dim=1)
+
+    dummy.__module__ = "vitreous.methods.dummy"  # as in a file of this package
+    (tmp_path / "costs.json").write_text(json.dumps(COSTS))
+    for name, value in {"IMAGES": tmp_path, "COSTS": tmp_path / "costs.json"}.items():
+        monkeypatch.setattr(methods_page, name, value)
+    monkeypatch.setattr(methods_page, "PAGES", {tmp_path / "methods.md": methods_page.methods_text})
+    facts = {"family": "Attention", "formula": "sⱼ = mean A", "mixing": True, "attention": True, "signed": False}
+    vitreous.method("dummy", fold=vitreous.last, class_specific=False, backwards=0, **facts)(dummy)
+    try:
+        assert check(monkeypatch, "--missing") == 0
+    finally:
+        METHODS.discard("dummy")
+
+    assert {path.name for path in tmp_path.iterdir()} == {"costs.json", "methods.md", "images.png", "dummy.png"}
+    assert (tmp_path / "dummy.png").stat().st_size <= methods_page.LARGEST
+    assert json.loads((tmp_path / "costs.json").read_text()) == {**COSTS, "dummy": [1, 0]}
+    assert "### dummy\n\nAttention of the last block, averaged over heads." in (tmp_path / "methods.md").read_text()
 
 
 @each("one", BUILT_IN)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import MISSING, fields
 
+import vitreous
+from tests.cases import each
 from vitreous.methods.recipe import Facts, LayerNeeds, LayerSignal, RecipeKeywords
 from vitreous.metrics.metric import Metric, MetricKeywords
 
@@ -17,6 +19,15 @@ def test_keywords_of_a_method_are_the_fields_of_its_parts():
         *(field.name for part in (Facts, LayerNeeds) for field in fields(part)),
         *(field.name for field in fields(LayerSignal) if field.name not in ("signal", "fold", "needs")),
     }
+
+
+@each("name", vitreous.MODULES)
+def test_a_public_module_lists_its_own_names_and_no_imports(name):
+    module = getattr(vitreous, name)
+
+    assert dir(module) == sorted(module.__all__)
+    for public in module.__all__:
+        assert getattr(getattr(module, public), "__module__", "vitreous.").startswith("vitreous."), public
 
 
 def test_keywords_of_a_metric_are_its_fields_with_a_default():

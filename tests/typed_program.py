@@ -5,6 +5,7 @@ Every wrong call names the rule by which it is reported; pyright reports an `ign
 
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true, reportUnusedExpression=false
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import assert_type
 
@@ -37,6 +38,8 @@ vitreous.wrap("scenes")  # pyright: ignore[reportArgumentType]
 
 attribution = vitreous.explain(model, images)
 assert_type(attribution, vitreous.Attribution)
+assert_type([*attribution], list[vitreous.Attribution])
+rows: Iterable[vitreous.Attribution] = attribution
 vitreous.explain("scenes", paths, target=["zebra", "horse"], question="contrast")
 vitreous.explain(module, Path("zebra.jpg"), 3, question=margin)
 vitreous.explain(module, [Image.new("RGB", (8, 8))], np.array([3]), question=lambda logits: logits[:, 0])

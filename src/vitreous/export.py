@@ -26,6 +26,10 @@ from vitreous.wrapping import as_model
 __all__ = ["MapModule", "alpha_image", "coco_rle", "masks", "onnx"]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def masks(
     attribution: Attribution,
     *,

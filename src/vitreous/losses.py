@@ -17,6 +17,10 @@ TINY = 1e-12
 __all__ = ["inconsistency", "mass_outside", "roughness"]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def mass_outside(attribution: Attribution, masks: Bool[Tensor, "r height width"]) -> Float[Tensor, ""]:
     """Share of the absolute scores outside of masks: right for the right reasons.
 

@@ -35,6 +35,10 @@ DESCRIBED = ("index", "target", "target_name", "role", "label", "predicted", "pr
 __all__ = ["MapFolder", "StoredMap", "read"]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredMap:
     """One row: an image, target and method, and the map as an `Attribution` of one row.

@@ -18,6 +18,11 @@ from vitreous.core.errors import ShapeError
 
 __all__ = ["box", "cosine", "mask", "pixel", "probability", "token", "value"]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 Score = OutputScore
 
 LOGITS = ("logits", "out", "pred_logits", "class_queries_logits")

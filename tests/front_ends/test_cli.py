@@ -115,6 +115,7 @@ def test_explain_writes_overlays_a_sheet_and_maps(tmp_path, capsys):
 
     assert main(["explain", file, *TINY, *chosen, "--method", "genatt", "--out", str(out)]) == 0
 
+    said = capsys.readouterr()
     assert sorted(path.name for path in out.iterdir()) == [
         "a-photo.class-2.decompx+skipplus.png",
         "a-photo.class-2.genatt.png",
@@ -126,8 +127,10 @@ def test_explain_writes_overlays_a_sheet_and_maps(tmp_path, capsys):
     ]
     for path in out.glob("*.png"):
         Image.open(path).verify()
-    assert Attribution.load(out / "a-photo.genatt.safetensors").targets.tolist() == [2, 5]
-    said = capsys.readouterr()
+    raw = Attribution.load(out / "a-photo.genatt.safetensors")
+    assert (raw.targets.tolist(), raw.images) == ([2, 5], None)
+    assert main(["explain", file, *TINY, "--method", "genatt", "--with-images", "--out", str(tmp_path / "with")]) == 0
+    assert Attribution.load(tmp_path / "with" / "a-photo.genatt.safetensors").images.shape[0] == 1
     assert said.out.count("class ") >= 5 + 1  # the five most likely classes, under a heading, and the requested one
     assert "probability" in said.out
     assert str(out / "a-photo.sheet.png") in said.out

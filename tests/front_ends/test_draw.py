@@ -302,7 +302,7 @@ def test_many_rows_are_capped_with_a_note():
 
     made = figure(found)
 
-    assert "16 more rows not shown" in words(made)
+    assert "16 more rows not shown" in " ".join(words(made).split())
     assert max(made.get_size_inches()) < 40
     assert "38 more lines not shown" in words(sheet([found], limit=2))
 

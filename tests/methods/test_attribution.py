@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import torch
 from PIL import Image
 
 import vitreous
+from tests.cases import each
 from vitreous import Attribution, DataError, Preprocess, ShapeError
 from vitreous.methods.attribution_files import TENSORS, metadata
 from vitreous.methods.map_arrays import check_size
@@ -48,12 +51,78 @@ def test_everything_but_the_images_survives_a_file(vit, tmp_path, file, method):
     assert path == tmp_path / "deep" / file
     for name in TENSORS:
         own, read = getattr(attribution, name), getattr(back, name)
-        assert (own is None) == (read is None), name
+        assert (own is None or name == "images") == (read is None), name
+        if name == "images":
+            continue
         assert own is None or (torch.equal(own, read) and own.dtype == read.dtype), name
     for name in ("layout", "method", "native", "signed", "names", "preprocess"):
         assert getattr(back, name) == getattr(attribution, name), name
     assert dict(back.provenance) == dict(attribution.provenance)
     assert back.originals is None
+
+
+def stored_bytes(path) -> bytes:
+    """Everything in a file, without the compression of the archive."""
+    if path.suffix != ".npz":
+        return path.read_bytes()
+    with ZipFile(path) as archive:
+        return b"".join(archive.read(name) for name in archive.namelist())
+
+
+@pytest.mark.parametrize("file", ["map.safetensors", "map.npz"])
+def test_a_file_contains_the_models_input_only_where_that_was_requested(vit, tmp_path, file):
+    attribution = vitreous.explain(vit, noise(60, 40), [[1, 2]], "ixg")
+    pixels = attribution.images[0, 0, :4].contiguous().numpy().tobytes()
+
+    assert pixels not in stored_bytes(attribution.save(tmp_path / file))
+    path = attribution.save(tmp_path / file, images=True)
+    assert pixels in stored_bytes(path)
+    assert torch.equal(Attribution.load(path).images, attribution.images)
+
+    with pytest.raises(DataError, match=r"a \.npy file holds maps alone"):
+        attribution.save(tmp_path / "map.npy", images=True)
+    with pytest.raises(ShapeError, match=r"no images to store; attribution\.with_images\(image\)\.save"):
+        replace(attribution, images=None).save(tmp_path / file, images=True)
+
+
+def test_the_image_of_a_loaded_attribution_is_given_for_drawing(vit, tmp_path):
+    image = noise(60, 40)
+    attribution = vitreous.explain(vit, image, [[1, 2]], "ixg")
+    back = Attribution.load(attribution.save(tmp_path / "map.npz"))
+    image.save(tmp_path / "image.png")
+
+    for given in (image, tmp_path / "image.png", np.asarray(image), [image]):
+        complete = back.with_images(given)
+        assert torch.equal(complete.images, attribution.images)
+        assert [original.tobytes() for original in complete.originals] == [image.tobytes()] * 2
+        assert torch.equal(complete.pixels("original").nan_to_num(9), attribution.pixels("original").nan_to_num(9))
+    assert torch.equal(back.with_images(attribution.images[:1]).images, attribution.images)
+    assert back.with_images(attribution.images).originals is None
+    note = "drawn without the image; attribution.with_images(image) adds it"
+    texts = [" ".join(text.get_text() for text in shown.plot().texts) for shown in (back, back.with_images(image))]
+    assert [note in " ".join(text.split()) for text in texts] == [True, False]
+    assert [note in shown._repr_html_() for shown in (back, back.with_images(image))] == [True, False]
+
+
+@each(
+    "given, message",
+    [
+        ([1, 2, 3], r"3 images do not fit 2 rows"),
+        ([], r"no images were given"),
+        (torch.zeros(3, 16, 16), r"the model's input has 32 x 32 pixels here, not \[\(3, 16, 16\)\]"),
+    ],
+)
+def test_images_that_do_not_fit_are_refused(vit, given, message):
+    attribution = vitreous.explain(vit, noise(60, 40), [[1, 2]], "ixg")
+    images = [noise(60, 40)] * 3 if isinstance(given, list) and given else given
+    with pytest.raises(ShapeError, match=message):
+        attribution.with_images(images)
+    two = vitreous.explain(vit, [noise(60, 40), noise(33, 90)], [[1, 2], [1, 2]], "ixg")
+    assert len(two.with_images([noise(60, 40), noise(33, 90)]).originals) == 4
+    with pytest.raises(ShapeError, match="the rows are about more than 1 image: their logits differ"):
+        two.with_images(noise(60, 40))
+    with pytest.raises(ShapeError, match="the geometry of the preprocessing is not known"):
+        replace(attribution, preprocess=None).with_images(noise(60, 40))
 
 
 def test_a_black_box_and_half_precision_survive_a_file(black_box, tmp_path):
@@ -189,6 +258,15 @@ def test_sizes_of_numpy_are_sizes():
     for size in ((4.0, 6.0), (0, 6), (4,), 4):
         with pytest.raises(ShapeError, match=r"\(height, width\) in pixels would work"):
             check_size(size)
+
+
+def test_rows_are_iterated(vit):
+    attribution = vitreous.explain(vit, noise(60, 40), [[1, 2]], "ixg")
+
+    assert isinstance(
+        attribution, Iterable
+    )  # not by the protocol of sequences alone, which type checkers do not accept
+    assert [(len(row), *row.targets.tolist()) for row in attribution] == [(1, 1), (1, 2)]
 
 
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────

@@ -53,9 +53,15 @@ def explain(
     shared_scale: Annotated[
         bool, Option("--shared-scale/--own-scale", help="One colour scale for all classes of an image, or one per map.")
     ] = True,
+    with_images: Annotated[
+        bool, Option("--with-images", help="Store the model's input, the resized image, with the raw maps, too.")
+    ] = False,
     json: options.Json = False,
 ) -> int:
-    """Show which patches led to the prediction: an overlay per method and class, a sheet, and the raw maps."""
+    """Show which patches led to the prediction: an overlay per method and class, a sheet, and the raw maps.
+
+    Overlays and sheets (.png) show the image; the raw maps (.safetensors) do not contain it. Files are named after the image.
+    """
     if mode not in ("nearest", "bilinear", "bicubic"):
         raise SpecError(f"mode {mode!r} is not known; known: nearest, bilinear, bicubic")
     sources, output = gather_images(images), OutputFolder(out)
@@ -65,4 +71,4 @@ def explain(
             from vitreous.cli.results import Explainer, Results, explain_images
 
             explainer = Explainer(model, method or [DEFAULT_METHOD], target or [], question, precision, loading)
-        return explain_images(sources, explainer, Results(output, mode, shared_scale), as_json=json)
+        return explain_images(sources, explainer, Results(output, mode, shared_scale, with_images), as_json=json)

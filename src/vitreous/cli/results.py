@@ -123,6 +123,7 @@ class Results:
     output: OutputFolder
     mode: Mode = "bilinear"
     shared_scale: bool = True
+    with_images: bool = False  # in the files of raw maps
 
     def keep(self, source: Path, attributions: Sequence[Attribution], model: BlackBox) -> Record:
         """Write all files of one image; return the prediction and the paths of the files."""
@@ -162,7 +163,7 @@ class Results:
         """Write the raw maps of one method."""
         name = f"{stem}.{make_safe_name(attribution.method)}.safetensors"
         with self.output.writing(name) as file:
-            attribution.save(file, format="safetensors")
+            attribution.save(file, format="safetensors", images=self.with_images)
         return str(self.output.folder / name)
 
 

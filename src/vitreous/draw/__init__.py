@@ -14,3 +14,7 @@ from vitreous.draw.scale import Scale, scale_of
 from vitreous.draw.strips import strips
 
 __all__ = ["Scale", "figure", "film_strip", "html", "overlay_image", "save_animation", "scale_of", "sheet", "strips"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

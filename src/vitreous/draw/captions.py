@@ -164,6 +164,13 @@ def explain_range(attribution: Attribution) -> str:
 # ── footnotes ────────────────────────────────────────────────────────────────────────────────────
 
 
+def describe_missing_image(attribution: Attribution) -> str:
+    """Footnote on maps whose image is not known, and how to add it; empty if it is."""
+    if attribution.images is not None or attribution.originals is not None:
+        return ""
+    return "drawn without the image; attribution.with_images(image) adds it"
+
+
 def describe_sums(attributions: Sequence[Attribution]) -> list[str]:
     """Footnotes for signed maps of a probability whose patches add up to more than 1 though none exceeds it."""
     notes = []

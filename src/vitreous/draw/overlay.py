@@ -103,7 +103,7 @@ class MapStyle:
             refuse_clip(attribution)
             height, width = attribution.layout.size
             width, height = display_size(width, height)
-            values, _ = map_at_pixels(attribution, (height, width), (0.0, 0.0, width, height), self.mode)
+            values, _ = map_at_pixels(attribution, (height, width), (0.0, 0.0, float(width), float(height)), self.mode)
             return to_image(hatch_missing(scale.colours(np.nan_to_num(values)), np.isnan(values)))
         image, window = framed_image
         size = image.height, image.width

@@ -11,6 +11,7 @@ from PIL import Image
 from vitreous.core.errors import ShapeError
 from vitreous.draw.captions import (
     class_name,
+    describe_missing_image,
     describe_rank,
     describe_sums,
     describe_target,
@@ -287,7 +288,7 @@ def close_board(
 ) -> Figure:
     """Write the footnotes and draw everything; `panels` are what was drawn, or only the colour scales of it."""
     scales = [panel.scale if isinstance(panel, Panel) else panel for panel in panels]
-    notes = [str(attributions[0].provenance.get("model", "")), note]
+    notes = [str(attributions[0].provenance.get("model", "")), note, describe_missing_image(attributions[0])]
     if any(scale.extend != "neither" for scale in scales):
         notes.append(f"colours end at the {100 * quantile:g} % quantile of |score|, arrows mark what lies beyond")
     if any(isinstance(panel, Panel) and panel.window is not None for panel in panels):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vitreous.core.errors import DataError, ShapeError
 from vitreous.methods.attribution_files import TENSORS, as_array, read_attribution, save_attribution
+from vitreous.methods.attribution_images import input_and_originals, same_in_groups
 from vitreous.methods.map_arrays import resize_maps
 from vitreous.models.image_geometry import size_of
 from vitreous.models.image_input import Preprocess
@@ -114,6 +115,10 @@ class Attribution:
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    def __iter__(self) -> Iterator[Attribution]:
+        """Attributions of the single rows."""
+        return (self[row] for row in range(len(self)))
 
     def maps(self) -> Float[Tensor, "r *times rows columns"]:
         """Scores on the patch grid, or on the pixel grid for a black box, which has no patches.
@@ -215,7 +220,7 @@ class Attribution:
         if self.originals is None or self.preprocess is None:  # always so for clips
             raise ShapeError(
                 "there are no original images here: they were given as tensors, or the attribution was read from a file; "
-                "pixels() gives the maps at the size of what the model saw, and preprocess.restore(maps, (height, width)) "
+                ".with_images(image) adds them, pixels() gives the maps at the size of what the model saw, and preprocess.restore(maps, (height, width)) "
                 "brings them back to an image of that size"
             )
         maps = resize_maps(self.native_maps, self.layout.size, mode) if mode == "bicubic" else self.native_maps
@@ -315,19 +320,78 @@ class Attribution:
         """
         return self.to("cpu")
 
-    def save(self, path: str | Path, format: str | None = None) -> Path:  # noqa: A002 - as in matplotlib's savefig
+    def with_images(self, images: Any) -> Attribution:
+        """Copy with the images that it is about, for drawing: a file that `save` wrote does not contain them.
+
+        Parameters
+        ----------
+        images
+            As for `explain`: the original image or images (paths, PIL images, 8-bit arrays), or the model's input as a
+            float tensor. An image may have several rows, of which the logits must agree; whether these are the images
+            that were explained is not known.
+
+        Returns
+        -------
+        Attribution
+
+        Raises
+        ------
+        ShapeError
+            If images and rows do not fit together, or the geometry of the preprocessing is not known.
+        DataError
+            If an image cannot be read.
+
+        Examples
+        --------
+        >>> import vitreous
+        >>> vit = vitreous.load("scenes")
+        >>> image = vitreous.scenes.draw("single", seed=0, index=0).image
+        >>> path = vitreous.explain(vit, image, method="ixg").save("map.npz")
+        >>> attribution = vitreous.Attribution.load(path)
+        >>> attribution.images is None
+        True
+        >>> figure = attribution.with_images(image).plot()
+        """
+        inputs, originals = input_and_originals(images, self.preprocess, self.layout)
+        count = len(inputs)
+        if len(self) % count:
+            raise ShapeError(
+                f"{count} images do not fit {len(self)} rows; one per row, or one per so many rows, would work"
+            )
+        share = len(self) // count
+        if self.logits is not None and not same_in_groups(self.logits, count):
+            raise ShapeError(
+                f"the rows are about more than {count} image{'s' * (count > 1)}: their logits differ; give one image per row"
+            )
+        return replace(
+            self,
+            images=inputs.repeat_interleave(share, 0),
+            originals=None if originals is None else tuple(image for image in originals for _ in range(share)),
+        )
+
+    def save(
+        self,
+        path: str | Path,
+        format: str | None = None,  # noqa: A002 - as in matplotlib's savefig
+        *,
+        images: bool = False,
+    ) -> Path:
         """Write the attribution to a file.
 
         Parameters
         ----------
         path
             File name; missing folders are created. A ".gif" or ".webp" file is the animation of one clip (see
-            `vitreous.draw.save_animation`). A ".safetensors" or ".npz" file holds everything except the original
-            images: all tensors, and layout, method, names and provenance as JSON (in the metadata, or in the array
-            `vitreous`). Both can be read with `Attribution.load`, and without Vitreous with `safetensors` or
-            `numpy.load(path, allow_pickle=False)`. A ".npy" file holds only `maps()` [rows, height, width].
+            `vitreous.draw.save_animation`), drawn over its frames. A ".safetensors" or ".npz" file holds everything
+            except images: scores, logits, targets and standard errors as tensors, and layout, preprocessing, method,
+            names and provenance as JSON (in the metadata, or in the array `vitreous`). Both can be read with
+            `Attribution.load`, and without Vitreous with `safetensors` or `numpy.load(path, allow_pickle=False)`. A
+            ".npy" file holds only `maps()` [rows, height, width].
         format
             "safetensors", "npz", "npy", "gif" or "webp"; by default the suffix of `path`.
+        images
+            Whether a ".safetensors" or ".npz" file also holds the model's input, the resized and cropped images. The
+            original images are in no file.
 
         Returns
         -------
@@ -336,15 +400,15 @@ class Attribution:
         Raises
         ------
         DataError
-            If the format is none of these.
+            If the format is none of these, or has no place for images.
         ShapeError
-            If the format is an animation and this is not the attribution of one clip.
+            If the format is an animation and this is not the attribution of one clip, or there are no images to store.
         """
-        return save_attribution(self, Path(path), format)
+        return save_attribution(self, Path(path), format, images)
 
     @classmethod
     def load(cls, path: str | Path) -> Attribution:
-        """Read a .safetensors or .npz file written by `save`, which does not contain the original images.
+        """Read a .safetensors or .npz file written by `save`.
 
         Parameters
         ----------
@@ -354,7 +418,8 @@ class Attribution:
         Returns
         -------
         Attribution
-            The stored attribution, on the CPU.
+            The stored attribution, on the CPU. Without images, unless the file was saved with `images=True`: `plot` draws
+            the maps alone, and `with_images` adds the images.
 
         Raises
         ------

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitreous.core.errors import DataError
+from vitreous.core.errors import DataError, ShapeError
 from vitreous.models.image_input import Preprocess
 from vitreous.models.layout import ClipLayout, Layout
 from vitreous.models.transforms import OpaquePreprocess
@@ -30,7 +30,12 @@ TENSORS = (
 UNREADABLE = (SafetensorError, BadZipFile, KeyError, ValueError, TypeError, AttributeError, OSError, EOFError)
 
 
-def save_attribution(attribution: Attribution, path: Path, format: str | None) -> Path:  # noqa: A002 - as in matplotlib
+def save_attribution(
+    attribution: Attribution,
+    path: Path,
+    format: str | None,  # noqa: A002 - as in matplotlib
+    images: bool = False,
+) -> Path:
     """Write an attribution to a file; see `Attribution.save`."""
     chosen = path.suffix.removeprefix(".").lower() if format is None else format
     if chosen not in FORMATS:
@@ -42,7 +47,12 @@ def save_attribution(attribution: Attribution, path: Path, format: str | None) -
         from vitreous.draw import save_animation
 
         return save_animation(attribution, path, format=chosen)
-    tensors = {name: t.cpu().contiguous() for name in TENSORS if (t := getattr(attribution, name)) is not None}
+    if images and chosen == "npy":
+        raise DataError("a .npy file holds maps alone; save as .safetensors or .npz with images=True")
+    if images and attribution.images is None:
+        raise ShapeError("there are no images to store; attribution.with_images(image).save(…, images=True) would work")
+    stored = [name for name in TENSORS if images or name != "images"]  # an image may be of a patient
+    tensors = {name: t.cpu().contiguous() for name in stored if (t := getattr(attribution, name)) is not None}
     path.parent.mkdir(parents=True, exist_ok=True)
     match chosen:
         case "safetensors":

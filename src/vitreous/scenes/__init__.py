@@ -33,3 +33,7 @@ __all__ = [
     "render_image",
     "tensor",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
