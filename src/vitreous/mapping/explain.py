@@ -344,7 +344,7 @@ class MapExplainer:
             (rows.batch.places[rows.positions[image]], rows.batch.keys[rows.positions[image]], error)
             for image, error in errors.items()
         ]
-        return [rows.table(self.names).take(sound), make_failed_rows(failures, [rows.method])]
+        return [rows.table(self.names).take(np.array(sound, dtype=np.int64)), make_failed_rows(failures, [rows.method])]
 
     def about(self) -> dict[str, Any]:
         """Metadata of the files: the job, the model and how the maps were computed."""
