@@ -21,8 +21,6 @@ from vitreous.explanation import (
     choose_score_function,
     explain_batch,
     precision_of,
-    refuse_undefined,
-    with_faint_caution,
 )
 from vitreous.methods.attribution import Attribution, join_attributions
 from vitreous.methods.inside import Inside, make_recorder
@@ -154,9 +152,7 @@ def explain(
             )
             for batch in batches
         ]
-    attribution = join_attributions(attributions)
-    refuse_undefined(attribution, described, score_function)
-    return with_images(with_faint_caution(attribution, score_function), described, originals, inputs)
+    return with_images(join_attributions(attributions), described, originals, inputs)
 
 
 def check_switches(**switches: Any) -> None:

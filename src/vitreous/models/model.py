@@ -387,6 +387,8 @@ class Network(BlackBox):
         Largest share of a score that was lost at a block in the completeness check, relative to the score.
     clip
         Form of the clips that it takes; None for images.
+    separate
+        Whether images are explained one by one, since what is computed of one may be mixed with others of its batch.
 
     Examples
     --------
@@ -401,6 +403,7 @@ class Network(BlackBox):
     copy: bool = False
     missing: float = 0.0
     clip: Clip | None = None
+    separate: bool = False
 
     @property
     def depth(self) -> int:
