@@ -89,7 +89,7 @@ def test_a_folder_is_measured_with_the_images_that_were_explained(tmp_path):
         list(stored.samples(other))
     sort_shards(tmp_path / "maps")
     with pytest.raises(DataError, match="does not say where its images are"):
-        next(maps.read(tmp_path / "maps" / "sorted").samples())
+        next(maps.read(tmp_path / "maps" / "_sorted").samples())
 
 
 def test_files_of_earlier_versions_are_read(stored, tmp_path):
