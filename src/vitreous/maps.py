@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,12 @@ import numpy as np
 import torch
 
 from vitreous.bench.rows import need_pyarrow
-from vitreous.core.errors import DataError, ModelError
+from vitreous.core.errors import DataError, ModelError, unexpected_errors_as
 from vitreous.data import Sample
 from vitreous.data.batch import collate, preprocess_sample
 from vitreous.front import load
-from vitreous.mapping.shard_files import list_complete_files, read_about
+from vitreous.mapping.manifest import MANIFEST, check_files
+from vitreous.mapping.shard_files import AGAIN, check_file, list_complete_files, read_about
 from vitreous.mapping.source import open_source
 from vitreous.measure import evaluate
 from vitreous.methods.attribution import Attribution, join_attributions
@@ -91,6 +92,13 @@ class MapFolder:
     ----------
     files
         The Parquet files, in order.
+    seals
+        Hash of every file by its name, as the manifest of a finished run lists them; empty if there is none.
+
+    Raises
+    ------
+    DataError
+        When a file is read that is damaged or is not the one that the manifest lists. Every file is checked once.
 
     Examples
     --------
@@ -118,20 +126,28 @@ class MapFolder:
     """
 
     files: tuple[Path, ...]
+    seals: Mapping[str, str] = field(default_factory=dict)
+    _checked: set[tuple[Path, bool]] = field(default_factory=set)
 
     @cached_property
     def dataset(self) -> pyarrow.dataset.Dataset:
         """All rows as a `pyarrow.dataset`, to filter and project them."""
         import pyarrow.dataset as pads
 
-        return pads.dataset([str(file) for file in self.files], format="parquet")
+        self._check(self.files[0])
+        options = pads.ParquetFragmentScanOptions(page_checksum_verification=True)
+        file_format = pads.ParquetFileFormat(default_fragment_scan_options=options)
+        return pads.dataset([str(file) for file in self.files], format=file_format)
 
     @cached_property
     def about(self) -> Mapping[str, Any]:
         """Metadata of the files: job, model, layout, preprocessing and provenance of every method."""
+        self._check(self.files[0])
         return read_about(self.files[0]) or {}
 
     def __len__(self) -> int:
+        for file in self.files:
+            self._check(file)
         return self.dataset.count_rows()
 
     def __iter__(self) -> Iterator[Attribution]:
@@ -218,15 +234,39 @@ class MapFolder:
             if name not in self.dataset.schema.names:
                 raise DataError(f"maps have no column {name!r}; they have {', '.join(self.dataset.schema.names)}")
             condition &= pads.field(name) == value
-        # few batches and files are read ahead, so that memory does not grow with the size of the files
-        return self.dataset.to_batches(
-            columns=columns, filter=condition, batch_size=batch_size, batch_readahead=1, fragment_readahead=1
-        )
+        return self._read_batches(columns, condition, batch_size)
+
+    def _read_batches(
+        self, columns: list[str] | None, condition: pyarrow.dataset.Expression | None, batch_size: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches of the rows that fulfil a condition, file by file; every file is checked before it is read."""
+        schema = self.dataset.schema
+        for file, fragment in zip(self.files, self.dataset.get_fragments(), strict=True):
+            self._check(file)
+            with unexpected_errors_as(partial(describe_unreadable, file), OSError, ValueError):  # also those of Arrow
+                chosen = fragment if condition is None else fragment.subset(condition, schema=schema)
+                if not chosen.row_groups:
+                    continue
+                self._check(file, whole=True)
+                # few batches are read ahead, so that memory does not grow with the size of the file
+                yield from chosen.to_batches(
+                    schema=schema, columns=columns, filter=condition, batch_size=batch_size, batch_readahead=1
+                )
+
+    def _check(self, file: Path, *, whole: bool = False) -> None:
+        """Check the metadata of a file, or all of it, unless that was done before; raise `DataError` if it is damaged."""
+        if (file, whole) in self._checked:
+            return
+        check_file(file, whole=whole)
+        listed = self.seals.get(file.name)
+        if listed is not None and (read_about(file) or {}).get("seal") != listed:
+            raise DataError(f"'{file}' is not the file that '{MANIFEST}' lists; {AGAIN}")
+        self._checked.add((file, whole))
 
     def __getitem__(self, key: str) -> list[StoredMap]:
         """The maps of one image, one per target and method.
 
-        Files whose range of keys does not contain the key are not read; others are scanned.
+        Of files whose range of keys does not contain the key, the metadata are read; others are scanned.
 
         Raises
         ------
@@ -246,7 +286,7 @@ class MapFolder:
         -------
         iterator of str
         """
-        batches = self.dataset.to_batches(columns=["key"], batch_readahead=1, fragment_readahead=1)
+        batches = self._read_batches(["key"], None, 4096)
         keys = chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
         yield from (key for key, _ in groupby(keys))
 
@@ -287,11 +327,12 @@ class MapFolder:
             )
         source = open_source(spec, self.about.get("images"))
         for file in self.files:
+            self._check(file)
             shard = (read_about(file) or {})["shard"]
             part = source.parts[shard["part"]]
             items = enumerate(part.items(shard["start"]), shard["start"])
             index, item, sample = -1, None, None
-            for row in MapFolder((file,)).rows(**where):
+            for row in MapFolder((file,), self.seals, self._checked).rows(**where):
                 while index < row.index:
                     index, item = next(items, (row.index, None))
                     sample = None
@@ -356,10 +397,12 @@ class MapFolder:
 def read(folder: str | Path) -> MapFolder:
     """Open the maps that `vitreous map` wrote; nothing but the list of files is read.
 
+    Every file is checked for damage before it is read. Of a run that is not finished, the files that are complete are read.
+
     Parameters
     ----------
     folder
-        The folder given as `--out`, or its subfolder `sorted`. Maps of version 0.1 are read as well.
+        The folder given as `--out`, or its subfolder `_sorted`. Maps of version 0.1 are read as well.
 
     Returns
     -------
@@ -368,7 +411,7 @@ def read(folder: str | Path) -> MapFolder:
     Raises
     ------
     DataError
-        If there are no maps in the folder, or pyarrow is not installed.
+        If there are no maps in the folder, a file of a finished run is missing, or pyarrow is not installed.
 
     Examples
     --------
@@ -389,7 +432,11 @@ def read(folder: str | Path) -> MapFolder:
         raise DataError(
             f"'{folder}' holds no maps; `vitreous map DATASET --model … --out {folder}` would put some there"
         )
-    return MapFolder(files)
+    return MapFolder(files, check_files(Path(folder), files))
+
+
+def describe_unreadable(file: Path, problem: str) -> DataError:
+    return DataError(f"'{file}' cannot be read ({problem}); {AGAIN}")
 
 
 def runs_of_equal(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[int, int]]:

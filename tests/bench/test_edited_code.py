@@ -34,9 +34,9 @@ def execute_line(folder: Path, line: str) -> None:
     for registry in (METHODS, METRICS, READERS, ADAPTERS, SOURCES):
         registry._is_loaded = False  # it was loaded before the fork
     torch.manual_seed(0)
-    with (folder / "output").open("w") as output, (folder / "errors").open("w") as errors:
-        with redirect_stdout(output), redirect_stderr(errors):
-            status = main([*line.split(), "--device", "cpu", "--json", "--out", "results"])
+    output, errors = ((folder / name).open("w") for name in ("output", "errors"))
+    with output, errors, redirect_stdout(output), redirect_stderr(errors):
+        status = main([*line.split(), "--device", "cpu", "--json", "--out", "results"])
     os._exit(status)
 
 

@@ -87,7 +87,7 @@ def test_a_folder_is_measured_with_the_images_that_were_explained(tmp_path):
         list(stored.samples(other))
     sort_shards(tmp_path / "maps")
     with pytest.raises(DataError, match="does not say where its images are"):
-        next(maps.read(tmp_path / "maps" / "sorted").samples())
+        next(maps.read(tmp_path / "maps" / "_sorted").samples())
 
 
 def test_a_folder_without_maps_gives_an_error_message(tmp_path):

@@ -35,7 +35,7 @@ from vitreous.core.errors import DataError, SpecError
 from vitreous.mapping import shard_files
 from vitreous.mapping.export import export_safetensors, sort_shards
 from vitreous.mapping.run import check_job, run_map
-from vitreous.mapping.shard_files import ShardWriter, inspect_folder
+from vitreous.mapping.shard_files import ShardWriter, inspect_folder, read_about
 from vitreous.mapping.source import open_source
 from vitreous.models.image_input import Preprocess
 
@@ -181,7 +181,7 @@ def test_a_killed_run_continues_without_lost_or_duplicated_rows(finished, tmp_pa
     assert 0 < done.rows < COUNT
     assert finished_before < COUNT
     assert_same_rows(rows_in(maps), rows_in(finished[1]))
-    assert not list(maps.glob("*.partial.parquet"))
+    assert not list(maps.glob("*partial*"))
 
 
 def known_job(spec: str):
@@ -411,7 +411,7 @@ def test_colours_are_normalised_as_on_the_cpu(files):
 def test_metadata_describes_how_the_maps_were_computed(finished):
     (about,) = {pq.read_schema(file).metadata[b"vitreous"] for file in sorted(finished[1].glob("*.parquet"))[:1]}
     about = json.loads(about)
-    assert about["format"] == "vitreous.maps/2"
+    assert about["format"] == "vitreous.maps/3"
     assert (about["model"], about["dataset"]) == ("scenes", finished[0])
     assert about["provenance"]["gradcam"]["method"] == "gradcam"
     assert about["shard"] | {"stamp": ""} == {
@@ -423,12 +423,12 @@ def test_sorted_rows_and_safetensors(finished, tmp_path):
     from safetensors.numpy import load_file
 
     maps = Path(shutil.copytree(finished[1], tmp_path / "maps"))
-    shuffled = pq.read_table(maps / "maps-00000.parquet")
-    pq.write_table(shuffled.take([2, 0, 3, 1]), maps / "maps-00000.parquet")
+    shuffled, about = pq.read_table(maps / "maps-00000.parquet"), read_about(maps / "maps-00000.parquet")
+    shard_files.write_parquet(maps / "maps-00000.parquet", shuffled.take([2, 0, 3, 1]), json.dumps(about))
     sort_shards(maps)
     exported = export_safetensors(maps, sorted(maps.glob("maps-*.parquet")))
 
-    assert_same_rows(rows_in(maps / "sorted"), rows_in(finished[1]))
+    assert_same_rows(rows_in(maps / "_sorted"), rows_in(finished[1]))
     assert [len(load_file(file)["grids"]) for file in exported] == [4, 3, 4]
 
 

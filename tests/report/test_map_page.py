@@ -103,7 +103,7 @@ def test_without_images_maps_are_shown_alone(folder, tmp_path):
     copy = tmp_path / "maps"
     shutil.copytree(folder, copy)
     sort_shards(copy)
-    written = write_map_report(copy / "sorted", tmp_path / "page.html", gallery=2)
+    written = write_map_report(copy / "_sorted", tmp_path / "page.html", gallery=2)
     assert "does not say where its images are" in written.unreached[0]
     reader = Reader(written.page.read_text())
     assert len([tag for tag, _ in reader.tags if tag == "img"]) == 8

@@ -1,16 +1,15 @@
-"""Atomic files whose names contain the SHA-256 checksum of their content."""
+"""Parquet files whose names contain the SHA-256 checksum of their content."""
 
 from __future__ import annotations
 
 import hashlib
-import os
-import time
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitreous.core.errors import DataError
+from vitreous.core.sealed_files import put_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,29 +53,3 @@ def is_whole(path: Path) -> bool:
             return hashlib.file_digest(file, "sha256").hexdigest() == path.stem.split("-")[1]
     except (OSError, IndexError):
         return False
-
-
-def put_whole(path: Path, data: bytes) -> None:
-    """Write a file atomically: after a crash or power failure it is either complete or absent.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be written.
-    """
-    half = path.with_name(f".{os.getpid()}-{time.time_ns()}.half")
-    try:
-        with half.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        half.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as problem:
-        raise DataError(f"'{path}' cannot be written: {problem.strerror or problem}") from None
-    finally:
-        half.unlink(missing_ok=True)

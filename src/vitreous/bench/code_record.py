@@ -72,3 +72,14 @@ def format_plan_code(plan: Plan) -> str:
 
 def join_identities(identities: Iterable[tuple[CodeIdentity, ...]]) -> tuple[CodeIdentity, ...]:
     return tuple(sorted({identity for own in identities for identity in own}))
+
+
+def compare_code(before: str, after: str) -> str:
+    """Names of what differs between two results of `format_code`, as a part of a sentence."""
+    parts = [json.loads(text) for text in (before, after)]
+    names: list[str] = []
+    for part in dict.fromkeys((*parts[0], *parts[1])):
+        old, new = ({own.get(part, "")} if part == "vitreous" else set(own.get(part, ())) for own in parts)
+        changed = sorted({identity.split()[0] for identity in old ^ new if identity})
+        names += ["the library"] if part == "vitreous" and changed else changed if part != "vitreous" else []
+    return ", ".join(dict.fromkeys(names))

@@ -42,7 +42,11 @@ class RunProgress:
     skipped
         Images that the dataset's protocol leaves out.
     failed
-        Number of failures by error message.
+        Number of failures by error message, those of earlier runs included if their rows are kept.
+    known_failed
+        Those of earlier runs.
+    mended
+        Sentences on stored results that were damaged or stale, and are computed again.
     begun
         Start of the run on the monotonic clock.
     """
@@ -53,6 +57,8 @@ class RunProgress:
     rows: int = 0
     skipped: int = 0
     failed: dict[str, int] = field(default_factory=dict)
+    known_failed: dict[str, int] = field(default_factory=dict)
+    mended: list[str] = field(default_factory=list)
     begun: float = field(default_factory=time.monotonic)
 
     @property
@@ -78,17 +84,14 @@ class Progress(RunProgress):
 
     Parameters
     ----------
-    images, done_images, known_images, rows, skipped, failed, begun
+    images, done_images, known_images, rows, skipped, failed, known_failed, mended, begun
         As for `RunProgress`.
     cells, done_cells
         Number of cells, and those that are finished, including those that the store had before.
-    mended
-        Names of damaged parts that were removed from the store.
     """
 
     cells: int = 0
     done_cells: int = 0
-    mended: list[str] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
         self.done_cells += 1

@@ -36,12 +36,14 @@ def report(
     device: Annotated[str | None, Option(metavar="NAME", help="Device for metrics of stored maps.")] = None,
 ) -> None:
     """Write one self-contained HTML page about a run or about stored maps, and its tables as Markdown, LaTeX and CSV beside it."""
-    page = out or run / "report.html"
     with caveats_as_notes(), spinner(f"reporting {run}"):
         from vitreous.mapping.shard_files import list_complete_files
         from vitreous.report import write_map_report, write_report
 
-        if list_complete_files(run):
+        holds_maps = bool(list_complete_files(run))
+        # readers of the folder as a Parquet dataset leave out names that begin with an underscore
+        page = out or (run / "_report" / "report.html" if holds_maps else run / "report.html")
+        if holds_maps:
             if name is not None:
                 raise SpecError(f"'{run}' holds maps, and no runs to choose from by --run")
             limit = {} if images is None else {"images": images}

@@ -28,6 +28,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vitreous.bench.code_record import compare_code, format_code, identify_reader, identify_score, join_identities
 from vitreous.bench.labelled_batch import TargetClasses, resolve_targets
 from vitreous.bench.model_options import LoadedModel, load_cached
 from vitreous.bench.rows import COLUMNS, make_arrow_schema, to_half_precision
@@ -38,7 +39,8 @@ from vitreous.capture.precision import computing
 from vitreous.capture.probe import probe_of
 from vitreous.capture.score_function import ScoreFunction, resolve_score_function
 from vitreous.capture.targets import ClassTarget
-from vitreous.core.errors import ModelError, SpecError
+from vitreous.core.code_identity import identify_code
+from vitreous.core.errors import DataError, ModelError, SpecError
 from vitreous.explanation import can_be_recorded, cautions, compute_batch, precision_of, provenance
 from vitreous.map_findings import MapFindings
 from vitreous.mapping.decode import ImageBatch
@@ -162,6 +164,18 @@ class Launched:
     done: torch.cuda.Event | None = None
 
 
+def format_job_code(job: MapJob, model: LoadedModel) -> str:
+    """JSON text of the code that computes the maps of a job."""
+    methods = [resolve(spec) for spec in job.methods]
+    names = [method.chosen_question(job.question, scalar=model.vit.scalar) for method in methods]
+    return format_code(
+        method=identify_code(methods),
+        score=join_identities(map(identify_score, names)),
+        model=model.code,
+        dataset=identify_reader(job.spec),
+    )
+
+
 class MapExplainer:
     """One model replica; it loads the model once.
 
@@ -178,8 +192,13 @@ class MapExplainer:
 
     def __init__(self, job: MapJob, device: str) -> None:
         self.model: LoadedModel = load_cached(job.model, job.precision, device)
-        self.job = replace(job, weights=self.model.weights)
         self.vit = self.model.vit
+        self.job = replace(job, weights=self.model.weights, code=format_job_code(job, self.model))
+        if job.code not in ("", self.job.code):
+            raise DataError(
+                f"the code of {compare_code(job.code, self.job.code)} is not the one that the run began with; it was edited, or "
+                "a node has another version. Run the same command again"
+            )
         if self.vit.preprocess is None:
             raise ModelError(f"model {job.model.name!r} does not say how images are prepared; give --mean and --std")
         self.preprocess: Preprocess = self.vit.preprocess
@@ -359,6 +378,7 @@ class MapExplainer:
             "dataset": self.job.spec,
             "images": self.job.images,
             "weights": self.model.weights,
+            "code": self.job.code,
             "layout": {"grid": layout.grid, "patch": layout.patch, "prefix": layout.prefix},
             "preprocess": {item.name: getattr(self.preprocess, item.name) for item in fields_of(Preprocess)}
             if is_plain

@@ -13,7 +13,7 @@ from vitreous.mapping.source import ImageSource, SourceItem
 if TYPE_CHECKING:
     from vitreous.bench.plan import ModelSpec, Targets
 
-FORMAT = "vitreous.maps/2"
+FORMAT = "vitreous.maps/3"
 SHARD_SIZE = 4096  # images in an output file
 BATCH_SIZE = {"cuda": 64, "cpu": 16}  # images in a batch, if none is given
 
@@ -42,6 +42,8 @@ class MapJob:
         Number of images in an output file.
     weights
         Hash of the model's weights, filled when the model was loaded.
+    code
+        Code that computes the maps, as from `vitreous.bench.code_record.format_code`; filled with the weights.
     """
 
     model: ModelSpec
@@ -53,11 +55,14 @@ class MapJob:
     images: int | None = None
     shard_size: int = SHARD_SIZE
     weights: str = ""
+    code: str = ""
 
     @property
     def run(self) -> str:
-        """Hash of everything that determines the rows; files of other jobs are not continued."""
-        return hash_entries({**asdict(self), "format": FORMAT})
+        """Hash of everything that determines the rows but the code; files of other jobs are not continued."""
+        entries = asdict(self)
+        del entries["code"]
+        return hash_entries({**entries, "format": FORMAT})
 
 
 class SliceRange(NamedTuple):

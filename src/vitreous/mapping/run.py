@@ -27,16 +27,16 @@ from vitreous.bench.run_plan import RunProgress
 from vitreous.bench.signals import stop_signals
 from vitreous.core.errors import DataError
 from vitreous.mapping.decode import ImageBatch, decode
-from vitreous.mapping.explain import Launched, MapExplainer, SliceRows
+from vitreous.mapping.explain import Launched, MapExplainer, SliceRows, format_job_code
 from vitreous.mapping.job import BATCH_SIZE, MapJob, Share, Slice, iterate_slices
-from vitreous.mapping.shard_files import FolderState, ShardWriter, inspect_folder
+from vitreous.mapping.shard_files import FolderState, ShardWriter, inspect_folder, list_finished_folder, read_rows
 from vitreous.mapping.source import ImageSource, open_source
 
 WRITES_AHEAD = 4  # batches that may wait for the writing thread
 
 
 class MapProgress(RunProgress):
-    """State of a run; `failed` counts rows."""
+    """State of a run; `failed` counts rows, of files that are kept as well as of new ones."""
 
     def add(self, rows: SliceRows) -> None:
         self.done_images += rows.range.stop - rows.range.start
@@ -96,12 +96,17 @@ class MapRun:
     report: Callable[[MapProgress], object]
 
     @classmethod
-    def begin(cls, job: MapJob, folder: Path, options: MapOptions) -> MapRun:
+    def begin(cls, job: MapJob, folder: Path, options: MapOptions, share: Share = Share()) -> MapRun:  # noqa: B008
         """Open the source, find out what the folder holds, and report the progress for the first time."""
         source = open_source(job.spec, job.images)
         recheck, retry = options.get("recheck", False), options.get("retry", False)
         state = inspect_folder(folder, job, source, recheck=recheck, retry=retry)
-        progress = MapProgress(source.images, state.images, state.images)
+        progress = MapProgress(source.images, state.images, state.images, mended=state.notes)
+        for shard in state.failed:
+            if share.has_shard(source, shard.part, shard.start // job.shard_size):
+                for error in read_rows(shard.path, ["error"])["error"].drop_null().to_pylist():
+                    progress.add_failure(error)
+        progress.known_failed = dict(progress.failed)
         run = cls(job, folder, source, state, progress, options.get("report") or (lambda _: None))
         run.report(progress)
         return run
@@ -133,6 +138,7 @@ class MapRun:
             writer.save_partials()  # keeps finished batches when the run is interrupted
         if unfinished := [name for name, buffer in writer.buffers.items() if buffer.waiting or not buffer.ends_shard]:
             raise DataError(f"no rows came for a part of {', '.join(unfinished[:3])}; run the command again")
+        list_finished_folder(self.folder, self.job, self.source)
 
 
 def run_map(
@@ -170,7 +176,7 @@ def run_map(
     """
     explainer = MapExplainer(job, options.get("device") or choose_default_device())
     job = explainer.job  # with the hash of the weights
-    run = MapRun.begin(job, folder, options)
+    run = MapRun.begin(job, folder, options, share)
     device_type = explainer.vit.device.type
     batch_size = options.get("batch_size") or BATCH_SIZE.get(device_type, 16)
     processes = options.get("decoding")
@@ -266,7 +272,9 @@ def add_difference(progress: MapProgress, before: MapProgress, after: MapProgres
     progress.rows += after.rows - before.rows
     progress.skipped += after.skipped - before.skipped
     for error, count in after.failed.items():
-        progress.add_failure(error, count - before.failed.get(error, 0))
+        new = count - after.known_failed.get(error, 0)
+        if new > (old := before.failed.get(error, 0) - before.known_failed.get(error, 0)):
+            progress.add_failure(error, new - old)
 
 
 def run_replica(pipe: Connection, job: MapJob, folder: Path, share: Share, options: MapOptions) -> None:
@@ -284,7 +292,7 @@ def check_job(job: MapJob, device: str | None) -> tuple[MapJob, list[str]]:
     Returns
     -------
     tuple of MapJob and list of str
-        The job with the hash of the weights, and notes for the user.
+        The job with the hash of the weights and the code, and notes for the user.
 
     Raises
     ------
@@ -299,7 +307,7 @@ def check_job(job: MapJob, device: str | None) -> tuple[MapJob, list[str]]:
         raise make_target_error(job.targets, "labels", job.spec, origin)
     model = check_model(job.model, job.precision, device or choose_default_device(), [job.targets], origin)
     note = note_other_classes(model.vit, job.model.label, source.classes, source.name)
-    return replace(job, weights=model.weights), [note] if note else []
+    return replace(job, weights=model.weights, code=format_job_code(job, model)), [note] if note else []
 
 
 def has_labels(source: ImageSource) -> bool:

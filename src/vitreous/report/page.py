@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
-from vitreous.bench.atomic_files import put_whole
 from vitreous.bench.scores import ScoreSection
 from vitreous.bench.summary import MetricSummary, order_by_rank, summarise_metric
 from vitreous.core.errors import DataError, VitreousError
+from vitreous.core.sealed_files import put_whole
 from vitreous.metrics.published import published_orders, published_table
 from vitreous.report.chart_groups import ChartGroup, draw_charts, draw_joined_radars
 from vitreous.report.formatting import format_count
