@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vitreous.core.errors import ModelError, SpecError
+from vitreous.core.plugins import find_plugin
+from vitreous.data.reader import expand_path
 from vitreous.front import load, wrap
 from vitreous.models.black_box import with_observed_outputs
 from vitreous.models.class_names import read_class_names
@@ -71,7 +73,7 @@ def load_model(
     Parameters
     ----------
     name, checkpoint, pretrained, device
-        As for `vitreous.load`.
+        As for `vitreous.load`; the checkpoint may begin with "assets:", the folder that VITREOUS_ASSETS names.
     arguments
         `ModelOptions` by name, and arguments of the model's builder.
 
@@ -82,6 +84,7 @@ def load_model(
     ModelError
         If the model cannot be loaded, or an option does not fit it.
     """
+    checkpoint = None if checkpoint is None else expand_path(str(checkpoint))
     options, builder = ModelOptions.split(arguments or {})
     names = None if options.classes is None else read_class_names(options.classes)
     if not options.black_box:
@@ -114,10 +117,12 @@ def load_cached(model: ModelSpec, precision: str, device: str | None) -> LoadedM
 @lru_cache(maxsize=2)
 def load_hashed(model: ModelSpec, precision: str, device: str | None, stamps: str) -> LoadedModel:
     """Load a model; its weights are hashed before they are converted to `precision`."""
-    from vitreous.bench.keys import hash_weights
+    from vitreous.bench.keys import digest, hash_weights
 
     vit = load_model(model.name, model.checkpoint, model.pretrained, device, dict(model.arguments))
     weights = hash_weights(vit.module)
+    if (module := find_plugin(model.name.partition(":")[0])) is not None:  # what it computes is in its source
+        weights = digest(weights.encode(), Path(str(module.__file__)).read_bytes())
     vit.module.to(torch.float64 if precision == "float64" else torch.float32)
     return LoadedModel(vit, weights)
 

@@ -15,6 +15,7 @@ from vitreous.bench.keys import digest, hash_identity
 from vitreous.bench.model_options import stamp_file
 from vitreous.bench.plan_source import parse_fraction
 from vitreous.core.errors import SpecError
+from vitreous.core.plugins import reduce_with_plugins
 from vitreous.data import Dataset, open_dataset, read_subset, subset
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
@@ -209,8 +210,8 @@ class PlanJob:
             for metric, own in metrics_and_roles
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"plan": self.plan, "known": self.known, "device": self.device}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduce_with_plugins(PlanJob, self.plan, self.known, self.device)
 
 
 @dataclass(slots=True)

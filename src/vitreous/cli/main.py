@@ -24,6 +24,7 @@ import typer
 from typer.core import TyperGroup
 
 from vitreous.bench.signals import Stopped
+from vitreous.cli.options import takes_plugins
 from vitreous.core.errors import VitreousError
 
 # verbs by name, with the module that has the function of that name
@@ -49,7 +50,7 @@ class Verbs(TyperGroup):
         if cmd_name not in VERBS:
             return None
         verb = typer.Typer(add_completion=False, context_settings=SETTINGS)
-        verb.command(cmd_name)(getattr(import_module(f"vitreous.cli.{VERBS[cmd_name]}"), cmd_name))
+        verb.command(cmd_name)(takes_plugins(getattr(import_module(f"vitreous.cli.{VERBS[cmd_name]}"), cmd_name)))
         return typer.main.get_command(verb)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

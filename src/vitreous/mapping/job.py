@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import chain, count, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitreous.bench.keys import hash_entries, use_hashed_names
 from vitreous.core.deprecation import renamed_attributes
+from vitreous.core.plugins import reduce_with_plugins
 from vitreous.mapping.source import ImageSource, SourceItem
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ class MapJob:
     images: int | None = None
     shard_size: int = SHARD_SIZE
     weights: str = ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduce_with_plugins(MapJob, *(getattr(self, entry.name) for entry in fields(self)))
 
     @property
     def run(self) -> str:
