@@ -79,7 +79,7 @@ def test_builder_arguments_and_checkpoints_reach_a_model_of_a_module(home):
 
     assert vit.depth == 3
     assert vit.name == f"{home}:build"
-    assert vit.module.cls_token.equal(weights["cls_token"])
+    assert vit.module.state_dict()["cls_token"].equal(weights["cls_token"])
 
 
 def test_models_of_modules_that_do_not_work_are_refused_in_one_sentence(home, subtests, capsys):

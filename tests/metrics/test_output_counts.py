@@ -6,7 +6,7 @@ import pytest
 
 import vitreous
 from vitreous.capture.probe import probe_of
-from vitreous.capture.progress import reporting
+from vitreous.core.progress import reporting
 from vitreous.measure import measure
 from vitreous.metrics.metric import resolve_metric
 from vitreous.metrics.output_counts import count_shared_passes

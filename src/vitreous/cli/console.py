@@ -211,7 +211,7 @@ class ProgressBar(Generic[T]):
     @contextmanager
     def step(self, label: str) -> Iterator[None]:
         """Context manager in which long work reports its progress to a second bar."""
-        from vitreous.capture.progress import reporting
+        from vitreous.core.progress import reporting
 
         begun, task = time.monotonic(), self.bar.add_task(label, total=None, visible=False)
 

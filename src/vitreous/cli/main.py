@@ -26,6 +26,7 @@ from typer.core import TyperGroup
 from vitreous.bench.signals import Stopped
 from vitreous.cli.options import takes_plugins
 from vitreous.core.errors import VitreousError
+from vitreous.core.progress import reporting
 
 # verbs by name, with the module that has the function of that name
 VERBS = {
@@ -132,7 +133,8 @@ def run(words: list[str], program: list[str]) -> int:
     try:
         if os.environ.get(COMPLETION):  # a shell asks for completions
             command.main(args=words, prog_name="vitreous")
-        with command.make_context("vitreous", words) as context:
+        # verbs show their own progress
+        with command.make_context("vitreous", words) as context, reporting(lambda done, total: None):
             status = command.invoke(context)
         return status if isinstance(status, int) else 0
     except typer.Exit as problem:

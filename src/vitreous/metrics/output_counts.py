@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from vitreous.core.errors import VitreousError
 from vitreous.metrics.metric import Metric
 from vitreous.metrics.model_outputs import Paint, PerturbedModel, PerturbedOutputs
 from vitreous.models.layout import Layout
@@ -32,7 +33,9 @@ class CountedModel(PerturbedModel):
         object.__setattr__(self, "computed", {})
 
     def get_or_compute(self, key: Any, make: Callable[[], Any]) -> Any:
-        return Paint(make, (key,))  # the only other common results are ranks, which are replaced here
+        return Paint(
+            lambda visible, image, count: make(), (key,)
+        )  # the only other common results are ranks, which are replaced here
 
     @property
     def patch_ranks(self) -> Int[Tensor, "r p"]:
@@ -88,6 +91,6 @@ def count_shared_passes(metrics: Sequence[Metric], layout: Layout) -> dict[str, 
             if measure is not None:
                 measure(model, **metric.settings)
                 passes[metric.spec] = model.forwards - before
-        except AttributeError:
+        except (AttributeError, VitreousError):  # it runs the model itself, or does not fit it
             object.__setattr__(model, "forwards", before)
     return passes

@@ -249,7 +249,7 @@ def build_with(
     from vitreous.models.checkpoint import load_into, read_checkpoint
 
     where = f"{name!r} of {module.__name__!r}"
-    built = getattr(module, name, None)
+    built: Any = getattr(module, name, None)
     if built is None:
         near = get_close_matches(name, dir(module), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -264,8 +264,9 @@ def build_with(
             built = built(**{key: given[key] for key in takes}, **arguments)
     elif arguments:
         raise ModelError(f"{where} is a module that is built already, so it takes no {', '.join(arguments)}")
-    described = NamedModule(built.module, built.preprocess, built.classes) if isinstance(built, BlackBox) else built
-    named = described if isinstance(described, NamedModule) else NamedModule(described)
+    if isinstance(built, BlackBox):
+        built = NamedModule(built.module, built.preprocess, built.classes)
+    named: Any = built if isinstance(built, NamedModule) else NamedModule(built)
     if not isinstance(named.module, nn.Module):
         raise ModelError(f"{where} returned {type(built).__name__!r}, not an nn.Module")
     if checkpoint is not None and "checkpoint" not in takes:
