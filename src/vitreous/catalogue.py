@@ -11,6 +11,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from vitreous.core.plugins import LOADED
+
 if TYPE_CHECKING:
     from vitreous.capture.argument_types import QuestionInput
     from vitreous.methods.method import Method
@@ -238,8 +240,8 @@ def read_catalogue() -> dict[str, Any]:
 
 
 def catalogue_entries(kind: Literal["methods", "metrics", "models"]) -> Sequence[Mapping[str, Any]]:
-    """All methods, metrics or model families: from the file, or from the registry if plugins of that kind are installed."""
-    if FILE.exists() and not entry_points(group=f"vitreous.{kind}"):
+    """All methods, metrics or model families: from the file, or from the registry if there are plugins, installed or imported."""
+    if FILE.exists() and not entry_points(group=f"vitreous.{kind}") and not LOADED:
         return read_catalogue()[kind]
     return LISTINGS[kind]()
 

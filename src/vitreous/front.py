@@ -16,6 +16,7 @@ from vitreous.capture.precision import without_autocast
 from vitreous.capture.score_function import resolve_score_function
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import Caveat, SpecError
+from vitreous.core.progress import show_progress
 from vitreous.explanation import (
     cautions,
     choose_score_function,
@@ -48,6 +49,7 @@ def explain(
     precision: str | None = None,
     differentiable: bool = False,
     cuda_graph: bool | None = None,
+    progress: bool | None = None,
     **options: Any,
 ) -> Attribution:
     """Compute attribution maps: the contribution of each patch (or pixel) to a score of the model.
@@ -94,6 +96,8 @@ def explain(
         of the kernels. None does so within one call, if it has many batches. True keeps the graphs of a model from `load`
         or `wrap` for later calls, with the memory of a pass; weights may change in place, but nothing else in the model.
         False never does.
+    progress
+        Whether to show a bar on stderr if it takes more than two seconds. None does so in terminals and notebooks.
     **options
         Options of the method.
 
@@ -119,7 +123,7 @@ def explain(
     torch.Size([1, 112, 112])
     """
     check_batch_size(batch_size)
-    check_switches(hold=hold, differentiable=differentiable, cuda_graph=cuda_graph)
+    check_switches(hold=hold, differentiable=differentiable, cuda_graph=cuda_graph, progress=progress)
     resolved = resolve(method, **options)
     described = describe_model(model, size_of(images), score, method=resolved)
     resolved, explained_target = resolved.for_model(described), as_target(model, target)
@@ -138,20 +142,23 @@ def explain(
         is_own_score = score is not None or callable(question)
         if cuda_graph is None and not is_own_score and len(batches) > 2 * CALLS_BEFORE_RECORDING:
             graphs = GraphCache()  # for the batches of this call
-        attributions = [
-            explain_batch(
-                described,
-                inputs[batch],
-                explained_target.batch(batch),
-                resolved,
-                score_function,
-                hold=hold,
-                precision=precision,
-                differentiable=differentiable,
-                graphs=graphs,
-            )
-            for batch in batches
-        ]
+        attributions = []
+        with show_progress(progress, f"{resolved.spec}, batches", len(batches)) as display:
+            for batch in batches:
+                display.begin_step(resolved.spec)
+                explained = explain_batch(
+                    described,
+                    inputs[batch],
+                    explained_target.batch(batch),
+                    resolved,
+                    score_function,
+                    hold=hold,
+                    precision=precision,
+                    differentiable=differentiable,
+                    graphs=graphs,
+                )
+                attributions.append(explained)
+                display.end_step()
     return with_images(join_attributions(attributions), described, originals, inputs)
 
 
@@ -186,6 +193,7 @@ def inside(
     batch_size: int = 32,
     hold: bool | None = None,
     precision: str | None = None,
+    progress: bool | None = None,
     **options: Any,
 ) -> Inside:
     """Compute an attribution map and the intermediate maps of every layer.
@@ -195,7 +203,7 @@ def inside(
 
     Parameters
     ----------
-    model, images, target, question, batch_size, hold, precision, **options
+    model, images, target, question, batch_size, hold, precision, progress, **options
         As for `explain`.
     method
         Method spec with a fold over all layers: "plus", "skipplus" or "rollout".
@@ -220,5 +228,5 @@ def inside(
     torch.Size([1, 12, 14, 14])
     """
     watcher = make_recorder(resolve(method, **options))
-    how = {"batch_size": batch_size, "hold": hold, "precision": precision}
+    how = {"batch_size": batch_size, "hold": hold, "precision": precision, "progress": progress}
     return watcher.build_result(explain(model, images, target, watcher.watched(), question, **how))

@@ -19,12 +19,15 @@ from vitreous.capture.probe import probe_of
 from vitreous.capture.score_function import QUESTIONS
 from vitreous.capture.targets import class_index, class_indices
 from vitreous.core.errors import ModelError, ShapeError, SpecError
+from vitreous.core.progress import ProgressDisplay, show_progress
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.method import Method
+from vitreous.methods.pass_counts import evaluate_cost
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, resolve_metric
 from vitreous.metrics.metric_result import MetricResult, join_results
+from vitreous.metrics.output_counts import count_shared_passes
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.model import BlackBox, Network
 
@@ -45,6 +48,7 @@ def evaluate(
     score: OutputScore | None = None,
     batch_size: int = 32,
     precision: str | None = None,
+    progress: bool | None = None,
     **options: Any,
 ) -> MetricResult: ...
 @overload
@@ -63,6 +67,7 @@ def evaluate(
     score: OutputScore | None = None,
     batch_size: int = 32,
     precision: str | None = None,
+    progress: bool | None = None,
 ) -> list[MetricResult]: ...
 @without_autocast()
 def evaluate(
@@ -80,6 +85,7 @@ def evaluate(
     score: OutputScore | None = None,
     batch_size: int = 32,
     precision: str | None = None,
+    progress: bool | None = None,
     **options: Any,
 ) -> MetricResult | list[MetricResult]:
     """Score attributions with one metric, or with several that share their model evaluations.
@@ -114,6 +120,9 @@ def evaluate(
         Number of images evaluated at once.
     precision
         As in `explain`; metrics are not computed in bfloat16, so "bf16" is "tf32" here.
+    progress
+        Whether to show a bar on stderr, with the number of forward passes, if it takes more than two seconds. None does so
+        in terminals and notebooks.
     **options
         Options of the metric. Options of several metrics are part of their specs.
 
@@ -184,8 +193,14 @@ def evaluate(
     again = find_method(maps, method)
     question = question_of(maps, again, described)
     parts: list[list[MetricResult]] = []
-    with torch.inference_mode(False), evaluating(described.module), computing(effective, described.device):
-        for start in range(0, len(tensor), batch_size):
+    starts = range(0, len(tensor), batch_size)
+    with (
+        torch.inference_mode(False),
+        evaluating(described.module),
+        computing(effective, described.device),
+        show_progress(progress, "metrics", len(starts) * len(chosen)) as display,
+    ):
+        for start in starts:
             batch_rows = slice(start * share, (start + batch_size) * share)
             piece = maps[batch_rows].to(described.device)
             probe = probe_of(described, tensor[start : start + batch_size], piece.targets.view(-1, share), question)
@@ -193,13 +208,18 @@ def evaluate(
                 name: value[batch_rows] if isinstance(value, list) else value[batch_rows].to(described.device)
                 for name, value in rows.items()
             }
-            parts.append(measure(chosen, piece, probe, method=again, **here))
+            parts.append(measure(chosen, piece, probe, display, method=again, **here))
     results = [join_results(list(column)) for column in zip(*parts, strict=True)]
     return results if several else results[0]
 
 
 def measure(
-    metrics: Sequence[Metric], attribution: Attribution, probe: BlackBoxProbe, **annotations: Any
+    metrics: Sequence[Metric],
+    attribution: Attribution,
+    probe: BlackBoxProbe,
+    display: ProgressDisplay | None = None,
+    /,
+    **annotations: Any,
 ) -> list[MetricResult]:
     """Evaluate several metrics on one batch of maps; a shared memo avoids repeated model evaluations.
 
@@ -211,6 +231,8 @@ def measure(
         Maps of the batch, one per row of the probe.
     probe
         Model, images and targets of the batch.
+    display
+        Where every metric is a step.
     **annotations
         Other inputs that metrics may take, by the names in `FIXTURES`: labels, objects, rivals, boxes, method.
 
@@ -220,7 +242,28 @@ def measure(
         One result per metric, in the same order.
     """
     memo: dict[Any, Any] = {}
-    return [metric(attribution, probe=probe, memo=memo, **annotations) for metric in metrics]
+    display = display if display is not None and display.is_shown else None
+    passes = {} if display is None else count_shared_passes(metrics, attribution.layout)
+    results = []
+    for metric in metrics:
+        if display is not None:
+            display.begin_step(describe_cost(metric, passes.get(metric.spec), attribution))
+        results.append(metric(attribution, probe=probe, memo=memo, **annotations))
+        if display is not None:
+            display.end_step()
+    return results
+
+
+def describe_cost(metric: Metric, passes: int | None, attribution: Attribution) -> str:
+    """Spec of a metric and, if it runs the model, how often; `passes` as `count_shared_passes` counts them."""
+    if passes is None:
+        layout = attribution.layout
+        stated = evaluate_cost(metric.forwards, {"patches": layout.patches, **metric.settings})
+        if stated is None:  # in explanations, or a number that depends on the image
+            return f"{metric.spec} ({metric.forwards} for each map)"
+        passes = round(stated)
+    maps = len(attribution)
+    return f"{metric.spec} (about {passes:,} forward passes for each of {maps} maps)" if passes else metric.spec
 
 
 def find_method(attribution: Attribution, method: str | Method | None) -> Method | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from math import isnan, nan
@@ -25,7 +26,7 @@ from vitreous.core.errors import Caveat, DataError, SpecError
 from vitreous.data import open_dataset, read_subset
 from vitreous.methods.spec import resolve
 from vitreous.metrics.protocols import protocol
-from vitreous.metrics.published import published_tables
+from vitreous.metrics.published import published_label, published_tables
 from vitreous.report.map_loader import open_maps
 from vitreous.report.page import name_sections
 from vitreous.report.paper_figures import IMAGE_FIGURES, make_paper_figures
@@ -278,6 +279,10 @@ def test_a_substituted_dataset_is_reported(toys, weights):
     plan = plan_reproduction(find_reproduction("tokentm:table2"), data, models={"deit-b": weights("deit-b", 1000, 2)})
 
     assert "ImageNet-Segmentation is scenes:single?count=2" in plan.reduced
+    assert [model.label for model in plan.models] == ["timm:vit_tiny_patch16_224 in place of DeiT-B"]
+    assert "scenes:single?count=2 in place of ImageNet-Segmentation" in [data.label for data in plan.datasets]
+    assert published_label(plan.models[0].label) == published_label("DeiT-B") == "DeiT-B"
+    assert "--models deit-b=NAME" in suggest_checkpoint(plan, plan.models[0].label)
 
 
 def test_weights_that_cannot_be_loaded_name_the_flag_that_gives_others(toys, weights):
@@ -369,6 +374,27 @@ def test_the_command_prints_and_reports_the_table(toys, weights, tmp_path, capsy
     assert "<b>Reduced</b>" in page
     assert "The paper's numbers and ours" in page
     assert ">55.42<" in page  # printed in the paper
+    stand_in = "timm:vit_tiny_patch16_224 in place of ViT-B"
+    outputs = {path.name: path.read_text() for path in (tmp_path / "run" / "tables").iterdir()}
+    assert {name.split(".")[-1] for name in outputs} == {"md", "tex", "csv"}
+    for text in (page, said.out, *outputs.values()):
+        assert stand_in in text.replace("\\", "")
+        assert "2 images of ImageNet-Segmentation instead of all" in text
+
+    assert main([*words, "--precision", "tf32", "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert tomllib.loads(said.out)["precision"] == "tf32"
+    assert "forwards" in said.err
+    assert said.err.splitlines()[-2].split()[-1] == "cpu"
+    shards = [*words[:-4], "--out", str(tmp_path / "shards"), *words[-2:]]
+    for number in (1, 2):
+        assert main([*shards, "--shard", f"{number}/2"]) == 0
+        assert not (tmp_path / "shards" / "report.html").exists()
+    capsys.readouterr()
+    assert main([*shards, "--merge"]) == 0
+    assert "| `+ AF + L + NECC` |" in capsys.readouterr().out
+    assert main([*words, "--merge"]) == 2
+    assert "holds no shards" in capsys.readouterr().err
 
 
 def test_the_list_names_every_table(capsys):

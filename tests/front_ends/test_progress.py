@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from tests.front_ends.test_cli import TINY, picture
-from vitreous.capture.progress import Tally
 from vitreous.cli import console
 from vitreous.cli.main import main
+from vitreous.core.progress import Tally
 
 SLOW = ["--method", "decompx", "--method", "rise(masks=64)"]
 

@@ -17,8 +17,9 @@ from tests.models.families import pictures, seen, tiny
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.pixels import ImageVariants
 from vitreous.capture.probe import Probe
-from vitreous.capture.progress import pieces, reporting
+from vitreous.capture.progress import pieces
 from vitreous.core.errors import ModelError, ShapeError, SpecError
+from vitreous.core.progress import reporting
 from vitreous.methods.method import METHODS
 from vitreous.models.black_box import describe_black_box
 from vitreous.testing import fingerprint

@@ -9,8 +9,8 @@ import torch
 
 import vitreous
 from tests.models.families import pictures, seen, tiny
-from vitreous.capture.progress import reporting
 from vitreous.core.errors import SpecError
+from vitreous.core.progress import reporting
 from vitreous.methods.dave import Warp, filter_bilaterally, mean_without_outliers, smooth_maps
 from vitreous.testing import check_method
 

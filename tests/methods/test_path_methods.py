@@ -12,8 +12,8 @@ from tests.methods.published import agree, agrees, arrays, few, golden, probe_of
 from tests.models.families import pictures, seen, tiny
 from vitreous.capture import path_gradients
 from vitreous.capture.probe import Probe
-from vitreous.capture.progress import reporting
 from vitreous.core.errors import ModelError, SpecError
+from vitreous.core.progress import reporting
 from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.path_methods import mean_gradient
 from vitreous.methods.random_control import generators

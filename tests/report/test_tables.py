@@ -129,7 +129,7 @@ def test_every_format_names_model_data_images_and_how_the_run_is_reduced(tmp_pat
     for path in paths:
         text = re.sub(r"<[^>]*>", "", path.read_text()).replace("\\", "")
         assert "m is timm:toy with toy.pth" in text, path
-        assert "d is imagenet:/data/val, 2 images" in text, path
+        assert "d is imagenet:val, 2 images" in text, path
         assert "not the published evaluation: 2 images of val instead of all; ViT-B is toy" in text, path
 
 

@@ -14,9 +14,9 @@ import vitreous
 from tests.web.conftest import SUBJECT, client_of
 from vitreous.bench.cost import estimate_passes, read_model_sizes
 from vitreous.bench.plan import Evaluation
-from vitreous.capture.progress import Tally
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import SpecError
+from vitreous.core.progress import Tally
 from vitreous.methods.method import METHODS, Method
 from vitreous.methods.options import Pixels
 from vitreous.methods.pass_counts import ModelSizes, evaluate_passes

@@ -7,8 +7,8 @@ import threading
 import pytest
 import torch
 
-from vitreous.capture.progress import Tally
 from vitreous.core.errors import ShapeError
+from vitreous.core.progress import Tally
 from vitreous.web.cache import ENTRY_BYTES, NUMBER_BYTES, Cache, count_bytes
 from vitreous.web.schemas import LayerMap
 from vitreous.web.worker import MAX_BATCH, Projection, QueueFull, Worker, WouldExceedLimit

@@ -24,6 +24,7 @@ from vitreous.methods.pass_counts import ModelSizes, evaluate_cost, evaluate_pas
 from vitreous.methods.regions import SQUARES, square_of
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, resolve_metric
+from vitreous.metrics.output_counts import count_shared_passes
 from vitreous.models.model import BlackBox, Network
 from vitreous.models.random_draws import normal_numbers
 from vitreous.models.vit import ViT
@@ -47,6 +48,8 @@ class Estimate:
         Number of forward and backward passes, each counted per image, over all images.
     seconds
         Estimated time on one worker.
+    device
+        Device that the time was measured on.
     unknown
         Methods and metrics whose cost formula could not be evaluated; they are not counted.
     """
@@ -57,6 +60,7 @@ class Estimate:
     forwards: float = 0
     backwards: float = 0
     seconds: float = 0
+    device: str = ""
     unknown: list[str] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
@@ -78,6 +82,7 @@ def estimate(plan: Plan, cells: Sequence[WorkCell]) -> list[Estimate]:
             ahead, back, unknown = estimate_passes(plan.methods, evaluation, vit)
             total.forwards, total.backwards = total.forwards + ahead * image_count, total.backwards + back * image_count
             total.unknown += [spec for spec in unknown if image_count and spec not in total.unknown]
+        total.device = str(vit.device)
         one_ahead, one_back = calibrate(vit, plan.batch_size or plan.slice)
         total.seconds = total.forwards * one_ahead + total.backwards * one_back
         estimates.append(total)
@@ -87,9 +92,12 @@ def estimate(plan: Plan, cells: Sequence[WorkCell]) -> list[Estimate]:
 def estimate_passes(methods: Sequence[str], evaluation: Evaluation, model: BlackBox) -> tuple[float, float, list[str]]:
     """Cost of one image: forward passes, backward passes, and the specs whose cost is unknown.
 
-    The forward pass that computes the logits of the image is counted once, since methods and metrics share it.
+    The forward pass that computes the logits of the image is counted once, since methods and metrics share it; so are
+    the outputs that several metrics of a map read.
     """
     rows, sizes, unknown = count_targets(evaluation.targets), read_model_sizes(model), []
+    metrics = [resolve_metric(spec) for spec in evaluation.metrics]
+    shared_passes = count_shared_passes(metrics, model.layout(sizes["size"]))
     ahead, back = 1.0, 0.0
     for method in map(resolve, methods):
         own = count_method_passes(method, model, sizes)
@@ -99,12 +107,14 @@ def estimate_passes(methods: Sequence[str], evaluation: Evaluation, model: Black
         turns = rows if method.class_specific else 1
         shared = own is not None and method.facts.shares_forward and method.fold is None
         ahead, back = ahead + forwards - shared, back + backwards * turns
-        for metric in map(resolve_metric, evaluation.metrics):
+        for metric in metrics:
             explanations = count_explanations(metric, sizes)
-            passes = evaluate_cost(metric.forwards, {**sizes, **metric.settings}) if explanations is None else 0
-            if passes is None:
-                unknown.append(metric.spec)
-            ahead += rows * (max((passes or 0) - 1, 0) + (explanations or 0) * forwards)
+            passes = shared_passes.get(metric.spec)
+            if passes is None and explanations is None:
+                stated = evaluate_cost(metric.forwards, {**sizes, **metric.settings})
+                unknown += [metric.spec] if stated is None else []
+                passes = max((stated or 0) - 1, 0)
+            ahead += rows * ((passes or 0) + (explanations or 0) * forwards)
             back += rows * (explanations or 0) * backwards
     return ahead, back, list(dict.fromkeys(unknown))
 

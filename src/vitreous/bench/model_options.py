@@ -14,6 +14,7 @@ import torch
 from vitreous.bench.code_record import identify_model, identify_module
 from vitreous.core.code_identity import CodeIdentity
 from vitreous.core.errors import ModelError, SpecError
+from vitreous.data.reader import expand_path
 from vitreous.front import load, wrap
 from vitreous.models.black_box import with_observed_outputs
 from vitreous.models.class_names import read_class_names
@@ -73,7 +74,7 @@ def load_model(
     Parameters
     ----------
     name, checkpoint, pretrained, device
-        As for `vitreous.load`.
+        As for `vitreous.load`; the checkpoint may begin with "assets:", the folder that VITREOUS_ASSETS names.
     arguments
         `ModelOptions` by name, and arguments of the model's builder.
 
@@ -84,6 +85,7 @@ def load_model(
     ModelError
         If the model cannot be loaded, or an option does not fit it.
     """
+    checkpoint = None if checkpoint is None else expand_path(str(checkpoint))
     options, builder = ModelOptions.split(arguments or {})
     names = None if options.classes is None else read_class_names(options.classes)
     if not options.black_box:

@@ -289,7 +289,7 @@ class Plan:
     targets
         Classes to explain: one of `TARGETS`, "top n", or a tuple of class indices or names; None if datasets differ.
     question
-        Name of the score function; None for the default of each method, as in its paper.
+        Name of the score function; None, or "own" in a file, for that of each method's paper.
     precision
         One of `PRECISIONS`.
     protocol
@@ -323,7 +323,7 @@ class Plan:
     images: Annotated[Count | None, none_for("all"), COUNT] = None
     seed: Annotated[Seed | None, none_for("first"), SEED] = 0
     targets: ChosenTargets = "predicted"
-    question: Annotated[str | None, AfterValidator(parse_score_function), NAME] = None
+    question: Annotated[str | None, AfterValidator(parse_score_function), NAME, none_for("own")] = None
     precision: Annotated[
         Precision, described(f"precision {{value!r}} is not known; known: {', '.join(PRECISIONS)}")
     ] = "float32"

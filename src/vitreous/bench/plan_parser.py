@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vitreous.bench.plan import ENTRIES, NO_ENTRIES, DataSpec, Evaluation, ModelSpec, Plan
 from vitreous.bench.plan_source import FLAGS, Origin, suggest
-from vitreous.core.errors import DataError, SpecError
+from vitreous.core.errors import DataError, SpecError, VitreousError
 from vitreous.metrics.protocols import Protocol, protocol
 
 DEFAULT_METHODS = (
@@ -24,7 +25,10 @@ DEFAULT_METHODS = (
     "tis(masks=256)",
 )
 ALL, USUAL, PAPER = "all", "usual", "protocol"  # values of metrics (all, usual) and methods (protocol)
-SLOW = ("road",)  # not in usual: solves sparse systems on the CPU, about a second per map
+# metrics of a plan that names none, as far as they fit the data: about 20 forward passes per map. For models of which no
+# tokens can be removed, pixels are removed instead.
+USUAL_METRICS = ("deletion_aopc", "insertion_aopc", "pointing_game", "energy_pointing", "ap", "sparseness")
+PIXEL_METRICS = {"deletion_aopc": "deletion(steps=10)", "insertion_aopc": "insertion(steps=10)"}
 SELECTION = ("targets", "images", "seed", "preprocess")  # entries of a plan that a dataset can have as well
 
 
@@ -65,7 +69,24 @@ def read_plan(path: str | Path, **over: Any) -> Plan:
         where = f", line {place[1]}, column {place[2]}" if place else ""
         raise SpecError(f"'{path}'{where}: {message}; a plan is written in TOML, name = value") from None
     changes = {key: value for key, value in over.items() if value is not None}
-    return make_plan({**entries, **changes}, Origin(str(path), text), text)
+    return make_plan({**override_entries(entries, changes), **changes}, Origin(str(path), text), text)
+
+
+def override_entries(entries: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Entries of a file without those that `changes` replace: entries of its datasets have priority over the plan's."""
+    replaced = {*changes}
+    # metrics and a protocol exclude each other
+    if "metrics" in changes:
+        replaced |= {"protocol", "columns"}
+    if "protocol" in changes:
+        replaced |= {"metrics", "columns"}
+    kept = {key: value for key, value in entries.items() if key not in replaced}
+    if isinstance(datasets := kept.get("datasets"), list):
+        kept["datasets"] = [
+            {key: value for key, value in data.items() if key not in replaced} if isinstance(data, Mapping) else data
+            for data in datasets
+        ]
+    return kept
 
 
 def plan_from_flags(**flags: Any) -> Plan:
@@ -142,10 +163,10 @@ def find_common_value(values: Sequence[Any]) -> Any:
 def settle_metrics(plan: Plan, entries: Mapping[str, Any], origin: Origin) -> Plan:
     """Decide what is measured on every dataset of a plan without a protocol.
 
-    The metrics of a dataset are its own entry, those of the plan, or all ("all") or most ("usual", without `SLOW`) that
-    it has annotations for. If they differ between datasets, all datasets get an entry.
+    The metrics of a dataset are its own entry, those of the plan, or all ("all") or a few cheap ones ("usual",
+    `USUAL_METRICS`) that it has annotations for. If they differ between datasets, all datasets get an entry.
     """
-    from vitreous.bench.plan_check import list_metrics_for
+    from vitreous.bench.plan_check import keep_measurable, list_metrics_for
 
     datasets, metrics = plan.datasets, entries.get("metrics")
     if titled := next((data for data in datasets if data.columns is not None), None):
@@ -157,8 +178,8 @@ def settle_metrics(plan: Plan, entries: Mapping[str, Any], origin: Origin) -> Pl
             'the plan names no metrics; add metrics = ["deletion_aopc"], metrics = "usual" or a protocol', "metrics"
         )
     if is_word(metrics, ALL, USUAL):
-        left_out = SLOW if is_word(metrics, USUAL) else ()
-        served = [tuple(spec for spec in list_metrics_for(data, origin) if spec not in left_out) for data in datasets]
+        serve = list_metrics_for if is_word(metrics, ALL) else partial(keep_measurable, list_usual_metrics(plan))
+        served = [serve(data, origin) for data in datasets]
     else:
         served = [plan.metrics] * len(datasets)
     own = [specs if data.metrics is None else data.metrics for data, specs in zip(datasets, served, strict=True)]
@@ -168,6 +189,23 @@ def settle_metrics(plan: Plan, entries: Mapping[str, Any], origin: Origin) -> Pl
         settle_entries(plan, data, entries, Evaluation(specs)) for data, specs in zip(datasets, own, strict=True)
     )
     return replace(plan, datasets=datasets, evaluations=evaluations)
+
+
+def list_usual_metrics(plan: Plan) -> tuple[str, ...]:
+    """Metrics of a plan that names none; they depend on whether tokens can be removed from all models."""
+    from vitreous.bench.model_options import load_cached
+    from vitreous.bench.pool import list_devices
+    from vitreous.metrics.metric import resolve_metric
+    from vitreous.models.vit import ViT
+
+    try:
+        models = [load_cached(model, plan.precision, list_devices(plan)[0]).vit for model in plan.models]
+    except VitreousError:  # `check` raises it with the line or flag
+        models = []
+    names = USUAL_METRICS
+    if not all(isinstance(model, ViT) for model in models):
+        names = tuple(PIXEL_METRICS.get(name, name) for name in names)
+    return tuple(resolve_metric(name).spec for name in names)
 
 
 def settle_protocol(plan: Plan, entries: Mapping[str, Any], origin: Origin) -> Plan:

@@ -20,7 +20,7 @@ from vitreous.bench.plan import Plan
 from vitreous.bench.plan_parser import make_plan
 from vitreous.bench.plan_source import Origin, suggest
 from vitreous.core.errors import Caveat, SpecError
-from vitreous.data.reader import split_spec
+from vitreous.data.reader import expand_path, split_spec
 from vitreous.data.subset_list import read_entries
 from vitreous.metrics.protocols import protocol
 from vitreous.metrics.published import STAND_IN
@@ -290,7 +290,7 @@ def require(
             entry = selected.data[key]
             raise SpecError(f"--data {key}: '{place}' does not exist; it is to be {entry['layout']}: {entry['what']}")
     for key, file in checkpoints.items():
-        if not Path(file).expanduser().exists():
+        if not expand_path(file).exists():
             needed = selected.models[key].get("needs") or f"weights of {selected.models[key]['name']}"
             raise SpecError(f"--checkpoint {key}: '{file}' does not exist; it is to be {needed}")
 

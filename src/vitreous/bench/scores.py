@@ -152,7 +152,9 @@ class SectionFiles:
         """Name of the score that each method explains; empty if its maps do not depend on the class."""
         names = self.facts.groupby("method", sort=False)["question"].unique()
         return {
-            str(method): " and ".join(name for name in own if isinstance(name, str)) if depends_on_class(method) else ""
+            str(method): " and ".join(name for name in own if isinstance(name, str))
+            if depends_on_class(str(method))
+            else ""
             for method, own in names.items()
         }
 

@@ -18,6 +18,7 @@ from vitreous.bench.plan_source import parse_fraction
 from vitreous.core.code_identity import CodeIdentity, identify_code
 from vitreous.core.digests import digest
 from vitreous.core.errors import DataError, SpecError
+from vitreous.core.plugins import reduce_with_plugins
 from vitreous.data import Dataset, open_dataset, read_subset, subset
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
@@ -233,8 +234,8 @@ class PlanJob:
             for metric, own in metrics_and_roles
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"plan": self.plan, "known": self.known, "device": self.device, "code": self.code}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduce_with_plugins(PlanJob, self.plan, self.known, self.device, self.code)
 
 
 @dataclass(slots=True)

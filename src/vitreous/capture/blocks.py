@@ -21,6 +21,7 @@ from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.token_places import IN_ANY_ORDER, expected_grids, measure_grid, size_of
 from vitreous.capture.trace import first_tensor
 from vitreous.core.errors import ModelError
+from vitreous.core.progress import Tally
 from vitreous.models.eval_mode import StopForward, evaluating, hooking
 from vitreous.models.layout import Clip, NetworkBlock, TokenGrid
 from vitreous.models.tensor_types import Images
@@ -229,8 +230,9 @@ def confirm_grids(
         return read_input(call, lambda: forward(images))
 
     grid_by_shape: dict[tuple[Any, ...], TokenGrid | None] = {}
-    map_measured = False
+    map_measured, tally = False, Tally(len(shaped))
     for call, grids in shaped:
+        tally.add(1)
         if (key := shape_key(grids)) in grid_by_shape:
             continue
         is_map = grids[0].form not in IN_ANY_ORDER

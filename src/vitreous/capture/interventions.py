@@ -12,7 +12,8 @@ from vitreous.capture.forward import attention_heads, attention_scores, run_bloc
 from vitreous.capture.linearise import PLAIN
 from vitreous.capture.memory import rows_that_fit
 from vitreous.capture.probe import Probe
-from vitreous.capture.progress import Tally, pieces, run_in_pieces
+from vitreous.capture.progress import pieces, run_in_pieces
+from vitreous.core.progress import Tally
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.tensor_types import Logits, Tokens
 from vitreous.models.vit import Block, TokenPositions

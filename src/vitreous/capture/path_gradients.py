@@ -21,8 +21,9 @@ from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.memory import rows_that_fit
 from vitreous.capture.packed import Sizes, tokens_of
 from vitreous.capture.probe import Probe
-from vitreous.capture.progress import Tally, pieces
+from vitreous.capture.progress import pieces
 from vitreous.core.errors import ModelError, SpecError
+from vitreous.core.progress import Tally
 from vitreous.models.tensor_types import Keep
 from vitreous.models.vit import LinearPool, TokenPositions
 

@@ -3,39 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-Report = Callable[[int, int], object]  # (done, total)
-
-REPORT: ContextVar[Report | None] = ContextVar("vitreous.progress", default=None)
-
-
-@contextmanager
-def reporting(report: Report) -> Iterator[None]:
-    """Context in which `report(done, total)` is called after every piece; an exception from it stops the work."""
-    token = REPORT.set(report)
-    try:
-        yield
-    finally:
-        REPORT.reset(token)
-
-
-class Tally:
-    """Progress counter that calls the current report."""
-
-    def __init__(self, total: int) -> None:
-        self.done, self.total = 0, total
-
-    def add(self, count: int) -> None:
-        self.done += count
-        report = REPORT.get()
-        if report is not None:
-            report(self.done, self.total)
+from vitreous.core.progress import Tally
 
 
 def pieces(

@@ -18,6 +18,7 @@ from vitreous.capture.completeness import check_completeness
 from vitreous.capture.precision import without_autocast
 from vitreous.capture.token_places import size_of
 from vitreous.core.errors import ModelError, ShapeError, unexpected_errors_as
+from vitreous.core.progress import ProgressDisplay, show_progress
 from vitreous.models.black_box import (
     classes_of,
     expected_channels,
@@ -46,6 +47,7 @@ def see_through(
     preprocess: Preprocess | None = None,
     inputs: Mapping[str, Any] | None = None,
     image: str = "pixel_values",
+    progress: bool | None = None,
 ) -> Network:
     """Describe any module as a `Network` and check it.
 
@@ -67,6 +69,8 @@ def see_through(
         every image.
     image
         Name of the argument that receives the images, where there are others.
+    progress
+        Whether to show a bar on stderr if it takes more than two seconds. None does so in terminals and notebooks.
 
     Returns
     -------
@@ -107,7 +111,7 @@ def see_through(
         blocks=(),
         clip=clip,
     )
-    return examine(model, random_image(module, size, clip), blocks)
+    return examine(model, random_image(module, size, clip), blocks, progress)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,29 +141,36 @@ class Examination:
         return with_outputs(model, self.outputs)
 
 
+EXAMINATION_STEPS = 3
 # Findings per module, by its structure and the kind of image.
 EXAMINED: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], Examination]] = WeakKeyDictionary()
 
 
-def examine(model: Network, image: Images, blocks: str | Sequence[str] | None = None) -> Network:
+def examine(
+    model: Network, image: Images, blocks: str | Sequence[str] | None = None, progress: bool | None = None
+) -> Network:
     """The network with blocks, token places and completeness found on an image [1 c H W] or a clip.
 
-    `blocks` as for `see_through`; those that the network has already are found again for another image size.
+    `blocks` and `progress` as for `see_through`; those that the network has already are found again for another image size.
     """
     blocks = blocks or [block.name for block in model.blocks] or None
     examinations = EXAMINED.setdefault(model.module, {})
     key = (structure_of(model.module), tuple(image.shape), image.dtype, image.device.type, str(blocks))
     if model.inputs is None and key in examinations:
         return examinations[key].describe(model)
-    with evaluating(model.module):  # once for all forwards: a model may have thousands of submodules
-        findings = examine_on(model, image, blocks)
+    label = f"examining {model.name!r}"
+    # evaluating once for all forwards: a model may have thousands of submodules
+    with evaluating(model.module), show_progress(progress, label, EXAMINATION_STEPS) as display:
+        findings = examine_on(model, image, blocks, display)
     if len(examinations) >= 8:  # images of many sizes
         examinations.clear()
     examinations[key] = findings
     return findings.describe(model)
 
 
-def examine_on(model: Network, image: Images, blocks: str | Sequence[str] | None) -> Examination:
+def examine_on(
+    model: Network, image: Images, blocks: str | Sequence[str] | None, display: ProgressDisplay
+) -> Examination:
     """Findings about a network in eval mode on one image or clip."""
 
     def not_run(reason: str) -> ModelError:
@@ -168,10 +179,13 @@ def examine_on(model: Network, image: Images, blocks: str | Sequence[str] | None
             "it takes, (frames, height, width) if it takes clips, or inputs={…} to vitreous.see_through if it takes more than images"
         )
 
+    display.begin_step("running it twice")
     with unexpected_errors_as(not_run), torch.no_grad():
         first, second = model.call(image), model.call(image)
     refuse_random(model.name, first, second)
     clip = None if model.clip is None else replace(model.clip, frames=image.shape[model.clip.axis])
+    display.end_step()
+    display.begin_step("finding its blocks, and where their tokens are in the image")
     located = find_blocks(model.module, model.call, image, blocks, clip)
     fine = max((block.tokens.grid for block in located), key=math.prod)
     size = size_of(image, clip)
@@ -191,6 +205,8 @@ def examine_on(model: Network, image: Images, blocks: str | Sequence[str] | None
     count = None
     with suppress(ShapeError):  # no logits: the user's score function reads the outputs
         count = logits.shape[-1] if (logits := logits_of(first)).ndim == 2 else None
+    display.end_step()
+    display.begin_step("checking that no share of a score is lost")
     copy, missing = check_completeness(model, image, model.call, first)
     return Examination(tuple((b.name, b.tokens) for b in located), layout, copy, missing, count, clip)
 

@@ -36,7 +36,13 @@ def bench(
     ] = None,
     metric: Annotated[
         list[str] | None,
-        Option(metavar="SPEC", help="Metric, or all; repeatable.", show_default="all that fit but road"),
+        Option(
+            "--metric",
+            "--metrics",
+            metavar="SPEC",
+            help="Metric; repeatable. all: all that fit the data, which takes long.",
+            show_default="six cheap ones, as they fit",
+        ),
     ] = None,
     protocol: Annotated[str | None, Option(metavar="NAME", help="Evaluate as in this paper, such as tis.")] = None,
     images: Annotated[int | None, Option(min=1, help="Number of images of each dataset.", show_default="all")] = None,
@@ -60,7 +66,11 @@ def bench(
     dry_run: Annotated[bool, Option("--dry-run", help="Print what would be done, and how long it takes.")] = False,
     json: options.Json = False,
 ) -> int:
-    """Measure methods on models and datasets. Stored results are not computed again, so a run can be stopped and continued."""
+    """Measure methods on models and datasets. Stored results are not computed again, so a run can be stopped and continued.
+
+    Methods are ranked with those that explain the same score: vitreous bench -m scenes -d scenes:single?count=20 has one table for
+    methods of the logit and one for those of the probability; with --question logit all methods explain the logit.
+    """
     entries = {
         "methods": method, "metrics": metric, "protocol": protocol, "images": images, "seed": seed, "targets": targets,
         "question": question, "precision": precision, "device": device, "batch_size": batch_size, "slice": slice,

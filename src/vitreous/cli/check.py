@@ -5,15 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
 from vitreous.cli import options
 from vitreous.cli.console import ProgressBar, caveats_as_notes, open_console, print_json, print_table, spinner
-from vitreous.core.errors import Caveat, DataError, SpecError, VitreousError
+from vitreous.core.errors import Caveat, SpecError, VitreousError
 
 if TYPE_CHECKING:
     from vitreous.methods.method import Method
@@ -27,9 +25,6 @@ def check(
     pretrained: options.Pretrained = True,
     method: Annotated[list[str] | None, Option("--method", "-x", metavar="SPEC", help="Test this method.")] = None,
     metric: Annotated[list[str] | None, Option(metavar="SPEC", help="Test this metric.")] = None,
-    plugin: Annotated[
-        list[Path] | None, Option(metavar="FILE", help="Run this Python file first; it registers methods or metrics.")
-    ] = None,
     arguments: dict[str, Any] = options.NO_ARGUMENTS,
     json: options.Json = False,
 ) -> int:
@@ -37,8 +32,6 @@ def check(
     if not (model or method or metric):
         raise SpecError("nothing to check: give --model NAME, --method SPEC or --metric SPEC")
     with caveats_as_notes():
-        for file in plugin or []:
-            run_file(file)
         result: dict[str, Any] = {}
         vit = None
         if model:
@@ -59,19 +52,6 @@ def check(
     else:
         print_result(result)
     return 1 if any(test["broken"] for test in tests) else 0
-
-
-def run_file(file: Path) -> None:
-    """Run a Python file of the user that registers methods or metrics."""
-    spec = spec_from_file_location(file.stem, file)
-    if not file.is_file() or spec is None or spec.loader is None:
-        raise DataError(f"no Python file {str(file)!r}")
-    try:
-        spec.loader.exec_module(module_from_spec(spec))
-    except VitreousError:
-        raise
-    except Exception as problem:
-        raise DataError(f"{str(file)!r} stopped with {type(problem).__name__}: {problem}") from problem
 
 
 def describe_model(model: BlackBox) -> dict[str, Any]:

@@ -41,7 +41,9 @@ def open_console(*, stderr: bool = False) -> Console:
     return PipeConsole(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = (), *, stderr: bool = False
+) -> None:
     """Print a table without trailing spaces.
 
     Parameters
@@ -52,16 +54,18 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Se
         Cells of every row.
     right
         Columns that are aligned to the right.
+    stderr
+        Print on stderr.
     """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_header=any(columns))
     for name in columns:
         table.add_column(name, justify="right" if name in right else "left")
     for row in rows:
         table.add_row(*row)
-    console = open_console()
+    console = open_console(stderr=stderr)
     with console.capture() as capture:
         console.print(table)
-    typer.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+    typer.echo("\n".join(line.rstrip() for line in capture.get().splitlines()), err=stderr)
 
 
 def print_json(content: Any) -> None:
@@ -207,7 +211,7 @@ class ProgressBar(Generic[T]):
     @contextmanager
     def step(self, label: str) -> Iterator[None]:
         """Context manager in which long work reports its progress to a second bar."""
-        from vitreous.capture.progress import reporting
+        from vitreous.core.progress import reporting
 
         begun, task = time.monotonic(), self.bar.add_task(label, total=None, visible=False)
 

@@ -24,7 +24,9 @@ import typer
 from typer.core import TyperGroup
 
 from vitreous.bench.signals import Stopped
+from vitreous.cli.options import takes_plugins
 from vitreous.core.errors import VitreousError
+from vitreous.core.progress import reporting
 
 # verbs by name, with the module that has the function of that name
 VERBS = {
@@ -48,7 +50,7 @@ class Verbs(TyperGroup):
         if cmd_name not in VERBS:
             return None
         verb = typer.Typer(add_completion=False, context_settings=SETTINGS)
-        verb.command(cmd_name)(getattr(import_module(f"vitreous.cli.{VERBS[cmd_name]}"), cmd_name))
+        verb.command(cmd_name)(takes_plugins(getattr(import_module(f"vitreous.cli.{VERBS[cmd_name]}"), cmd_name)))
         return typer.main.get_command(verb)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -119,7 +121,8 @@ def run(words: list[str], program: list[str]) -> int:
     try:
         if os.environ.get(COMPLETION):  # a shell asks for completions
             command.main(args=words, prog_name="vitreous")
-        with command.make_context("vitreous", words) as context:
+        # verbs show their own progress
+        with command.make_context("vitreous", words) as context, reporting(lambda done, total: None):
             status = command.invoke(context)
         return status if isinstance(status, int) else 0
     except typer.Exit as problem:

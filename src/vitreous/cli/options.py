@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -11,11 +12,17 @@ from typing import Annotated, Any, TypeVar
 
 from typer import Option
 
-from vitreous.core.defaults import DEFAULT_METHOD
+from vitreous.core.defaults import DEFAULT_METHOD, MODEL_SOURCES
 from vitreous.core.errors import SpecError
+from vitreous.core.plugins import add_to_path, is_importable, load_plugin
 
 T = TypeVar("T")
-MODEL = Option("--model", "-m", metavar="NAME", help="Model, such as timm:vit_base_patch16_224.")
+MODEL = Option(
+    "--model",
+    "-m",
+    metavar="NAME",
+    help="Model, such as timm:vit_base_patch16_224, or MODULE:NAME or FILE.py:NAME that builds one.",
+)
 CHECKPOINT = Option(metavar="FILE", help="Local weights: safetensors, or a torch file.")
 
 Model = Annotated[str, MODEL]
@@ -32,7 +39,14 @@ Methods = Annotated[
 Json = Annotated[bool, Option("--json", help="Print one JSON document instead of tables.")]
 
 # options of `bench`, `map` and `reproduce`
-Question = Annotated[str | None, Option(metavar="NAME", help="Score to explain.", show_default="the method's own")]
+Question = Annotated[
+    str | None,
+    Option(
+        metavar="NAME",
+        help="Score that all methods explain: logit, probability, log-probability, margin or sigmoid; own: that of each paper.",
+        show_default="own",
+    ),
+]
 RunPrecision = Annotated[str | None, Option(help="float32, tf32, bf16, auto or float64.")]
 RunDevice = Annotated[str | None, Option(metavar="NAME", help="Device.", show_default="GPUs if there are any")]
 BatchSize = Annotated[int | None, Option(min=1, help="Images in a batch.")]
@@ -69,6 +83,14 @@ OPTIONS = {
         Option(metavar="SHARE", help="Share that the centre crop keeps, up to 1.", show_default="the model's"),
     ],
 }
+PLUGIN = Annotated[
+    list[str] | None,
+    Option(
+        "--plugin",
+        metavar="MODULE",
+        help="Import this module or FILE.py first: it registers methods, metrics, datasets or models; repeatable.",
+    ),
+]
 NO_ARGUMENTS: dict[str, Any] = {}
 RESERVED = ("name", "checkpoint", "pretrained", "device", "classes", "black_box", "mean", "std", "size", "crop")
 
@@ -98,6 +120,41 @@ def takes_model_options(*left_out: str) -> Callable[[Callable[..., T]], Callable
         return call
 
     return decorate
+
+
+def takes_plugins(verb: Callable[..., T]) -> Callable[..., T]:
+    """Decorate a verb with the option --plugin; the modules, and those that --model names, are imported before it runs."""
+    signature = inspect.signature(verb, eval_str=True)
+    plugin = inspect.Parameter("plugin", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=PLUGIN)
+    parameters = [*signature.parameters.values(), plugin]
+
+    @wraps(verb)
+    def call(**options: Any) -> T:
+        for name in options.pop("plugin") or []:
+            load_plugin(name)
+        named = options.get("model") or options.get("models") or []
+        for name in [named] if isinstance(named, str) else named:
+            load_module_of(name)
+        return verb(**options)
+
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    call.__dict__["__signature__"] = signature.replace(parameters=parameters)
+    return call
+
+
+def load_module_of(model: str) -> None:
+    """Import the module of MODULE:NAME or FILE.py:NAME, also as KEY=MODULE:NAME; nothing for models of a source."""
+    for name in (model, model.partition("=")[2]):  # `serve` has NAME=FILE, and `reproduce` has KEY=NAME
+        module, colon, _ = name.partition(":")
+        if colon and (module.endswith(".py") or (module not in MODEL_SOURCES and is_importable_here(module))):
+            load_plugin(module)
+            return
+
+
+def is_importable_here(module: str) -> bool:
+    """Whether a module is installed or in the current folder."""
+    add_to_path(os.getcwd())
+    return is_importable(module)
 
 
 def collect_model_arguments(model_arg: Sequence[str] | None, **options: Any) -> dict[str, Any]:

@@ -45,12 +45,15 @@ def reproduce(
         list[str] | None, Option(metavar="[KEY=]FILE", help="List of the images to use: indices or file names.")
     ] = None,
     out: options.ResultFolder = None,
+    precision: options.RunPrecision = None,
     device: options.RunDevice = None,
     batch_size: options.BatchSize = None,
     workers: options.Workers = 1,
     ray: options.Ray = None,
     gpus: options.RayGpus = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="Print the plan and what it costs.")] = False,
+    shard: options.Shard = None,
+    merge: Annotated[bool, Option("--merge", help="Merge the shards and report; compute nothing.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print the plan as TOML, and on stderr what it costs.")] = False,
 ) -> int:
     """Reproduce a table or figure of a paper. Stored results are not computed again."""
     if show_list:
@@ -69,8 +72,11 @@ def reproduce(
     with resumable():
         with spinner("reading the plan", lines=True):
             from vitreous.bench.plan_check import check
+            from vitreous.bench.work_cells import select_shard
             from vitreous.cli.run_output import choose_executor, print_estimate
 
+            if shard is not None:
+                select_shard([], shard)  # check the shard before a folder is created for it
             plan = plan_reproduction(
                 selected,
                 parse_pairs(data or (), "--data", "KEY=PATH, such as imagenet-val=/data/imagenet"),
@@ -78,18 +84,21 @@ def reproduce(
                 checkpoints=parse_pairs(checkpoint or (), "--checkpoint", "KEY=FILE"),
                 images=images,
                 subsets=name_subsets(selected, subset or ()),
+                precision=precision,
                 device=device,
                 batch_size=batch_size,
             )
         folder = Path(out or f"runs/{name.replace(':', '-')}")
         print_notes([f"reduced: {plan.reduced}"] if plan.reduced else [])
         print_notes([*selected.notes, *(f"assumed: {text}" for text in selected.assumes)])
+        if merge:
+            return merge_and_report(selected, plan, folder)
         with spinner("checking models and data", lines=True):
             print_notes(check(plan))
         if dry_run:
-            typer.echo(plan.toml)
-            return print_estimate(plan, folder, None, workers, as_json=False)
-        return run_and_report(selected, plan, folder, choose_executor(workers, ray, gpus))
+            typer.echo(plan.toml, nl=False)
+            return print_estimate(plan, folder, shard, workers, as_json=False, stderr=True)
+        return run_and_report(selected, plan, folder, choose_executor(workers, ray, gpus), shard)
 
 
 def print_list() -> int:
@@ -117,17 +126,41 @@ def name_subsets(selected: Reproduction, subsets: Sequence[str]) -> dict[str, st
     return parse_pairs(named, "--subset", f"KEY=FILE, with KEY one of {', '.join(keys)}")
 
 
-def run_and_report(selected: Reproduction, plan: Plan, folder: Path, executor: Executor) -> int:
-    """Compute what is missing, write the report and print the table; return the exit status."""
+def run_and_report(selected: Reproduction, plan: Plan, folder: Path, executor: Executor, shard: str | None) -> int:
+    """Compute what is missing, write the report and print the table; return the exit status.
+
+    A shard has neither: it is reported once all of them are merged.
+    """
     from vitreous.bench.run_plan import execute
     from vitreous.bench.store import Store
-    from vitreous.cli.run_output import print_failures, run_display
+    from vitreous.cli.run_output import choose_store_folder, print_counts, print_failures, run_display
+
+    place = choose_store_folder(folder, shard)
+    with Store(place) as store, run_display(place) as display:
+        progress = execute(plan, store, executor, shard=shard, report=display)
+    print_failures(progress)
+    if shard is None:
+        report(selected, folder)
+    print_counts(progress, place)
+    return 1 if progress.failed else 0
+
+
+def merge_and_report(selected: Reproduction, plan: Plan, folder: Path) -> int:
+    """Merge the shards, write the report and print the table; return the exit status."""
+    from vitreous.cli.run_output import merge_stores, print_counts, print_failures
+
+    progress = merge_stores(plan, folder)
+    print_failures(progress)
+    report(selected, folder)
+    print_counts(progress, folder)
+    return 1 if progress.failed else 0
+
+
+def report(selected: Reproduction, folder: Path) -> None:
+    """Write the report and print the tables of the paper."""
     from vitreous.report import write_report
     from vitreous.report.tables import to_markdown
 
-    with Store(folder) as store, run_display(folder) as display:
-        progress = execute(plan, store, executor, report=display)
-    print_failures(progress)
     with spinner("writing the report"):
         written = write_report(folder, folder / "report.html", gallery=6 if selected.shows_images else 0)
     print_notes(f"no images: {sentence}" for sentence in written.unreached)
@@ -138,5 +171,4 @@ def run_and_report(selected: Reproduction, plan: Plan, folder: Path, executor: E
             typer.echo(f"{table.title}, {note}")
     for table in written.orders:
         typer.echo(to_markdown(table))
-    typer.echo(f"{progress.rows or 'no'} new rows in {folder}; report: {written.page}")
-    return 1 if progress.failed else 0
+    typer.echo(f"report: {written.page}")

@@ -210,23 +210,33 @@ def execute_plan(
 
 
 def merge_shards(plan: Plan, folder: Path, *, as_json: bool) -> int:
+    """Merge the shards and print the table; return the exit status."""
+    progress = merge_stores(plan, folder)
+    with Store(folder) as store:
+        print_standings(plan, store, progress, as_json=as_json)
+    return 1 if progress.failed else 0
+
+
+def merge_stores(plan: Plan, folder: Path) -> run_plan.Progress:
+    """Merge the stores of the shards; what they lack is a failure."""
     shards = sorted((folder / "shards").glob("*-of-*"))
     if not shards:
-        raise SpecError(f"'{folder / 'shards'}' holds no shards; `vitreous bench … --shard 1/2` makes one")
+        raise SpecError(f"'{folder / 'shards'}' holds no shards; `--shard 1/2` makes one")
     with Store(folder) as store:
         new_rows = store.merge(shards)
         store.begin(plan.run, plan.toml, {"merged": [shard.name for shard in shards]})
         missing = run_plan.list_missing_cells(plan, store)
-        progress = run_plan.Progress(0, cells=len(split_plan(plan)), rows=new_rows)
-        if missing:
-            progress.failed = {
-                f"{len(missing)} of {progress.cells} pieces of work missing or failed; run their shards, or the plan without --shard": 1
-            }
-        print_standings(plan, store, progress, as_json=as_json)
-    return 1 if missing else 0
+    progress = run_plan.Progress(0, cells=len(split_plan(plan)), rows=new_rows)
+    if missing:
+        progress.failed = {
+            f"{len(missing)} of {progress.cells} pieces of work missing or failed; run their shards, or the plan without --shard": 1
+        }
+    return progress
 
 
-def print_estimate(plan: Plan, folder: Path, shard: str | None, workers: int, *, as_json: bool) -> int:
+def print_estimate(
+    plan: Plan, folder: Path, shard: str | None, workers: int, *, as_json: bool, stderr: bool = False
+) -> int:
     """Print cells, forward and backward passes and time; finished cells of this plan in the store are not counted."""
     cells = split_plan(plan)
     cells = cells if shard is None else select_shard(cells, shard)
@@ -240,15 +250,16 @@ def print_estimate(plan: Plan, folder: Path, shard: str | None, workers: int, *,
         counts = {"folder": str(place), "cells": len(cells), "known": len(done_cells)}
         print_json({**counts, "estimates": [entry.plain() for entry in estimates]})
         return 0
-    names = ("cells", "images", "forwards", "backwards", "about")
+    names = ("cells", "images", "forwards", "backwards", "about", "device")
     rows = []
     for entry in estimates:
         passes = (f"{entry.forwards:,.0f}", f"{entry.backwards:,.0f}")
         about = format_duration(entry.seconds / workers)
-        rows.append((entry.model, str(entry.cells), str(entry.images), *passes, about))
-    print_table(("model", *names), rows, right=names)
+        rows.append((entry.model, str(entry.cells), str(entry.images), *passes, about, entry.device))
+    print_table(("model", *names), rows, right=names[:-1], stderr=stderr)
     typer.echo(
-        f"{len(plan.methods)} methods × {len(plan.metrics)} metrics; {len(done_cells)} of {len(cells)} cells are known; nothing was computed"
+        err=stderr,
+        message=f"{len(plan.methods)} methods × {len(plan.metrics)} metrics; {len(done_cells)} of {len(cells)} cells are known; nothing was computed",
     )
     unknown = dict.fromkeys(name for entry in estimates for name in entry.unknown)
     print_notes(f"the cost of {name} is unknown; it is not counted" for name in unknown)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import chain, count, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitreous.bench.keys import hash_entries
+from vitreous.core.plugins import reduce_with_plugins
 from vitreous.mapping.source import ImageSource, SourceItem
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ class MapJob:
     shard_size: int = SHARD_SIZE
     weights: str = ""
     code: str = ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduce_with_plugins(MapJob, *(getattr(self, entry.name) for entry in fields(self)))
 
     @property
     def run(self) -> str:

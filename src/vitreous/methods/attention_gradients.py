@@ -17,9 +17,9 @@ from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import Linearisation
 from vitreous.capture.path_gradients import at_once, early_attention_gradient, last_attention_gradients
 from vitreous.capture.probe import Probe
-from vitreous.capture.progress import Tally
 from vitreous.capture.value_vectors import head_values
 from vitreous.core.errors import ModelError, SpecError
+from vitreous.core.progress import Tally
 from vitreous.methods.folds import plus, skipplus
 from vitreous.methods.map_arrays import zero_to_one
 from vitreous.methods.method import Method

@@ -15,7 +15,7 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.linearise import LIBRA
 from vitreous.capture.path_gradients import at_points
 from vitreous.capture.probe import Probe
-from vitreous.capture.progress import Tally
+from vitreous.core.progress import Tally
 from vitreous.methods.options import Count, Range, Seed
 from vitreous.methods.random_control import generators
 from vitreous.methods.register_method import method

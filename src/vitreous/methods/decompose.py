@@ -22,10 +22,10 @@ from vitreous.capture.forward import BlockStates, run_block
 from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import DECOMPX
 from vitreous.capture.probe import LayerPass, Probe
-from vitreous.capture.progress import Tally
 from vitreous.capture.relevance import affine, concatenate_heads, logit_gradient
 from vitreous.capture.value_vectors import norm_statistic, secant, tangent
 from vitreous.core.errors import ModelError
+from vitreous.core.progress import Tally
 from vitreous.methods.method import Method
 from vitreous.methods.pass_counts import ModelSizes, passes_from_layers
 from vitreous.methods.token_gradients import DECOMPOSITION, input_x_gradient, token_times_gradient

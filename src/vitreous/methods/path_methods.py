@@ -14,7 +14,7 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.path_gradients import at_once, check_start, gradients_at, score_at
-from vitreous.capture.progress import Tally
+from vitreous.core.progress import Tally
 from vitreous.methods.method import Method
 from vitreous.methods.options import Count, Number, Positive, Seed, Steps
 from vitreous.methods.pass_counts import ModelSizes, passes_from_layers

@@ -267,6 +267,7 @@ def perturbation_metric(
             model = PerturbedModel(attribution, probe, labels, {} if memo is None else memo)
             return nan_without_order(attribution, signature(model, **options))
 
+        measure.__dict__["of_perturbed_model"] = signature  # which `output_counts` calls
         optional_inputs = {name: Option(name, None) for name in ("labels", "memo")}
         facts_with_defaults: MetricKeywords = {"family": "faithfulness", "affine_invariant": True, **facts}
         return metric(higher_is_better=higher_is_better, aliases=aliases, **facts_with_defaults)(

@@ -6,18 +6,23 @@ the source is "timm". Plugins register theirs by the entry point `vitreous.model
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import nn
 
-from vitreous.core.errors import ModelError, NotAdaptedError
+from vitreous.core.errors import ModelError, NotAdaptedError, unexpected_errors_as
+from vitreous.core.plugins import find_plugin
 from vitreous.core.registry import Registry
 from vitreous.models.image_input import Preprocess
-from vitreous.models.model import UNKNOWN, AnyModel, ModelOrigin
+from vitreous.models.model import UNKNOWN, AnyModel, BlackBox, ModelOrigin
 from vitreous.models.module_structure import unwrap
 from vitreous.models.vit import ViT
 
@@ -207,11 +212,56 @@ def find_source(name: str) -> tuple[Source, str]:
         owner = next((source for source in SOURCES if name in SOURCES[source].unprefixed), "timm")
         return SOURCES[owner], name
     if SOURCES.find(prefix) is None:
+        if (module := find_plugin(prefix)) is not None:
+            return Source(prefix, partial(build_with, module)), rest
         spellings = [repr(f"{source}:…") for source in sorted(SOURCES) if not SOURCES[source].unprefixed]
         bare = [repr(SOURCES[source].unprefixed[0]) for source in sorted(SOURCES) if SOURCES[source].unprefixed]
         *most, last = bare + spellings
-        raise ModelError(f"no source {prefix!r}; write {', '.join(most)} or {last}")
+        raise ModelError(
+            f"no source {prefix!r}; write {', '.join(most)} or {last}; a module of your own is imported by --plugin {prefix}"
+        )
     return SOURCES[prefix], rest
+
+
+def build_with(
+    module: ModuleType,
+    name: str,
+    *,
+    checkpoint: str | Path | None = None,
+    pretrained: bool = True,
+    **arguments: Any,
+) -> NamedModule:
+    """Build a model by what a module of the user calls `name`: an `nn.Module`, or a function or class that returns one.
+
+    A function that has a parameter `checkpoint` or `pretrained` gets it; otherwise the checkpoint is loaded into the
+    module that it returns.
+    """
+    from vitreous.models.checkpoint import load_into, read_checkpoint
+
+    where = f"{name!r} of {module.__name__!r}"
+    built: Any = getattr(module, name, None)
+    if built is None:
+        near = get_close_matches(name, dir(module), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ModelError(f"the module {module.__name__!r} has no {name!r}{hint}")
+    takes: set[str] = set()
+    if not isinstance(built, nn.Module | BlackBox):
+        if not callable(built):
+            raise ModelError(f"{where} is {type(built).__name__!r}; a function, a class or an nn.Module would work")
+        takes = {"checkpoint", "pretrained"} & set(inspect.signature(built).parameters)
+        given = {"checkpoint": checkpoint, "pretrained": pretrained}
+        with unexpected_errors_as(lambda why: ModelError(f"{where} could not build a model ({why})")):
+            built = built(**{key: given[key] for key in takes}, **arguments)
+    elif arguments:
+        raise ModelError(f"{where} is a module that is built already, so it takes no {', '.join(arguments)}")
+    if isinstance(built, BlackBox):
+        built = NamedModule(built.module, built.preprocess, built.classes)
+    named: Any = built if isinstance(built, NamedModule) else NamedModule(built)
+    if not isinstance(named.module, nn.Module):
+        raise ModelError(f"{where} returned {type(built).__name__!r}, not an nn.Module")
+    if checkpoint is not None and "checkpoint" not in takes:
+        load_into(named.module, read_checkpoint(checkpoint), name)
+    return named
 
 
 def library_of(*names: str) -> Callable[[nn.Module], bool]:
@@ -236,7 +286,7 @@ def build_named(
     ----------
     name
         "scenes", "scenes-biased", "scenes-swin", "timm:…", "hf:…", "torchvision:…" or the name of another registered source; a name
-        without a prefix is one of timm.
+        without a prefix is one of timm. "module:function" of a plugin that the command line has imported.
     checkpoint
         A local safetensors or torch file with the weights.
     pretrained

@@ -19,10 +19,10 @@ from torch.nn.functional import normalize
 
 from vitreous.capture.path_gradients import gradients_at
 from vitreous.capture.probe import Probe, probe_of
-from vitreous.capture.progress import Tally
 from vitreous.capture.score_function import resolve_score_function
 from vitreous.capture.targets import ClassTarget
 from vitreous.core.errors import ModelError, SpecError
+from vitreous.core.progress import Tally
 from vitreous.explanation import explain_batch
 from vitreous.methods.folds import at
 from vitreous.methods.method import Method

@@ -14,6 +14,7 @@ from vitreous.arguments import check_batch_size
 from vitreous.capture.argument_types import ArrayInput, ImageInput, ModelInput
 from vitreous.capture.precision import without_autocast
 from vitreous.core.errors import ModelError, ShapeError, SpecError
+from vitreous.core.progress import show_progress
 from vitreous.methods.method import Method
 from vitreous.pairs.contributions import pair_method
 from vitreous.pairs.pair_attribution import PairAttribution, TowerSide
@@ -39,6 +40,7 @@ def explain_pair(
     embed_a: Embed | None = None,
     embed_b: Embed | None = None,
     batch_size: int = 32,
+    progress: bool | None = None,
     **options: Any,
 ) -> PairAttribution:
     """Explain the similarity of two inputs: the share of every pair of patches, or of every patch and word.
@@ -75,6 +77,8 @@ def explain_pair(
         Function of whatever the module returns to the embedding [inputs, D] ([inputs, tokens, D] for "maxsim").
     batch_size
         Number of passes that run at once.
+    progress
+        Whether to show a bar on stderr if it takes more than two seconds. None does so in terminals and notebooks.
     **options
         Options of the method.
 
@@ -126,7 +130,12 @@ def explain_pair(
             about |= {"reference": len(reference), "components": len(directions)}
             towers = [tower.project(directions) for tower in towers]
         towers = match_tokens(*towers) if late else towers
-        vectors = [chosen.vectors(tower, similarity == "cosine", batch_size) for tower in towers]
+        vectors = []
+        with show_progress(progress, "inputs", len(towers)) as display:
+            for tower in towers:
+                display.begin_step(f"{chosen.name} of {tower.model.name}")
+                vectors.append(chosen.vectors(tower, similarity == "cosine", batch_size))
+                display.end_step()
     widest = torch.promote_types(*(part.tokens.dtype for part in vectors))
     vectors = [part.to(vectors[0].tokens.device, widest) for part in vectors]
     embeddings = [part.embedding for part in vectors]

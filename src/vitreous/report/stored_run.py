@@ -93,13 +93,18 @@ def describe_model(label: str, entry: Mapping[str, Any]) -> str:
         if entry.get("pretrained", True)
         else " with random weights"
     )
-    return f"{label}{'' if name == label else f' is {name}'}{weights}"
+    return f"{label}{'' if name in label else f' is {name}'}{weights}"
 
 
 def describe_dataset(label: str, entry: Mapping[str, Any]) -> str:
-    """Label of a dataset, and its spec and part if these are not the label."""
-    spec = f"{entry.get('spec', label)} {entry.get('part') or ''}".strip()
-    return label if spec == label else f"{label} is {spec}"
+    """Label of a dataset, and its spec and part if these are not in the label; of a path, only the last part."""
+    spec = str(entry.get("spec", label))
+    if f"{spec} {entry.get('part') or ''}".strip() == label or spec in label:
+        return label
+    place, mark, options = spec.partition("?")
+    kind, colon, path = place.rpartition(":")
+    part = f", part {entry['part']}" if entry.get("part") else ""
+    return f"{label} is {kind}{colon}{Path(path).name}{mark}{options}{part}"
 
 
 def read_run(folder: str | Path, name: str | None = None) -> StoredRun:

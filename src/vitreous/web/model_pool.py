@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cachetools import LRUCache
 
 from vitreous.core.errors import DataError, ModelError, VitreousError
+from vitreous.data.reader import expand_path
 from vitreous.web.settings import Settings
 
 if TYPE_CHECKING:
@@ -66,10 +67,10 @@ def list_entries(settings: Settings) -> dict[str, ModelEntry]:
     named: list[ModelEntry] = []
     for option in settings.models:
         name, equals, file = option.partition("=")
-        if not name or (equals and not Path(file).is_file()):
+        if not name or (equals and not expand_path(file).is_file()):
             raise DataError(f"no checkpoint at {file!r} for --model {option!r}; write NAME or NAME=FILE")
         if name not in EMBEDDED or equals:
-            path = Path(file).resolve() if equals else None
+            path = expand_path(file).resolve() if equals else None
             fetched = "weights are downloaded on first use" if settings.pretrained else "random weights"
             named.append(ModelEntry(name, name, path, path.name if path else fetched))
     named += [] if settings.folder is None else list_folder(settings.folder)

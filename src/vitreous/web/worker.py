@@ -181,7 +181,7 @@ class Worker:
         return [first, *similar]
 
     def _compute(self, jobs: list[QueuedJob]) -> None:
-        from vitreous.capture.progress import reporting
+        from vitreous.core.progress import reporting
 
         self.done = self.total = 0
         projection = Projection()
