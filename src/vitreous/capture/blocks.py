@@ -97,8 +97,8 @@ def find_blocks(
     if not blocks:
         call, (grid, *_) = shaped[0]
         raise ModelError(
-            f"where the {grid.count} tokens at {call.name!r} lie in the image could not be confirmed; "
-            "name other blocks with blocks=…, or use black_box=True"
+            f"where the {grid.count} tokens at {call.name!r} lie in the image could not be confirmed, as after a crop, a shift "
+            "or padding inside the model; images prepared before the model, other blocks with blocks=…, or black_box=True would work"
         )
     blocks = blocks if pattern is not None else encoder_part(blocks)
     return tuple(NetworkBlock(call.name, call.module, grid) for call, grid in blocks)

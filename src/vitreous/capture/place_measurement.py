@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from vitreous.capture.token_places import (
     agrees,
+    covers_image,
     expected_grids,
     measure_grid,
-    reads_border,
     same_order,
     size_of,
     sort_grid,
@@ -269,7 +269,7 @@ class Measurement:
         for number, expected in enumerate(entry.expected, start=1):
             grid = measure_grid(expected, self.image, input_of, self.clip, last=number == len(entry.expected))
             if grid is not None:
-                return grid if reads_border(grid, self.image, input_of, self.clip) else None
+                return grid if covers_image(grid, self.image, input_of, self.clip) else None
         return None
 
     def place_by_centres(
