@@ -27,10 +27,7 @@ AGREEING = 0.8  # fraction of tokens whose measured place must be the expected o
 IN_LINE = 0.25  # fraction of the tokens of one row or column
 EXACT, EXACT_OF_FEW = 0.35, 0.75  # fraction at the very cell in axes of up to 4 cells, and where there are fewer than 9
 CLEAR, CLEARLY = 0.1, 0.95  # change by other cells relative to that by the own, and the fraction of changes below it
-STEEPEST = (
-    1.1  # centres of tokens over those of their cells: tokens that depend on more pixels have theirs nearer together
-)
-STEEPER = 0.2  # added to it for one cell: the centre of a token is not quite in the middle of its patch
+OUTWARD = 0.4  # distance of centres of tokens from their cells, in cells, towards both ends of the image
 BORDER = 0.02  # change by noise in the outer quarter of a border cell, relative to that by noise everywhere
 
 IN_ANY_ORDER = ("sequence", "packed", "framed", "windows")  # forms whose shape does not say where a token lies
@@ -203,8 +200,9 @@ def covers_image(grid: TokenGrid, image: Images, input_of: Callable[[Images], Te
             return False
         ramp = ((torch.arange(length) + 0.5) / length).sqrt().view(-1, *[1] * (-axis - 1))
         centre = (change(ramp.expand(size)) / total).clamp(0, 1).movedim(axis, 0).flatten(1).mean(1) * cells
-        place = torch.arange(cells) - (cells - 1) / 2
-        if (centre * place).mean() > (STEEPEST + STEEPER / cells) * place.square().mean():
+        beyond = centre - (torch.arange(cells) + 0.5)
+        half = cells // 2
+        if -beyond[:half].min() > OUTWARD and beyond[half:].max() > OUTWARD:
             return False  # the image is padded: its tokens are further apart than their cells
     return True
 
