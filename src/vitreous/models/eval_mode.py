@@ -42,9 +42,9 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 def hooking(
     modules: Iterable[nn.Module],
     enter: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any],
-    leave: Callable[[nn.Module, Any, Any], None],
+    leave: Callable[[nn.Module, Any, Any], None] | None = None,
 ) -> Iterator[None]:
-    """Context manager: hooks before and after every call of modules, as long as no inner scope has hooks of its own.
+    """Context manager: hooks before and, with `leave`, after every call of modules, as long as no inner scope has hooks of its own.
 
     They act in this context only. Other threads that call the modules meanwhile run them too, as hooks without
     keywords if they are just being registered or removed.
@@ -55,12 +55,13 @@ def hooking(
         return None if kwargs is None or INNERMOST.get() is not own else enter(part, args, kwargs)
 
     def after(part: nn.Module, args: Any, output: Any) -> None:
-        if INNERMOST.get() is own:
+        if INNERMOST.get() is own and leave is not None:
             leave(part, args, output)
 
     distinct = dict.fromkeys(modules)
     handles = [part.register_forward_pre_hook(before, prepend=True, with_kwargs=True) for part in distinct]
-    handles += [part.register_forward_hook(after) for part in distinct]
+    if leave is not None:
+        handles += [part.register_forward_hook(after) for part in distinct]
     token = INNERMOST.set(own)
     try:
         yield
