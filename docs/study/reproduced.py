@@ -32,7 +32,7 @@ from study.special import Order, centre_interval, correlate_ranks
 from vitreous.bench.plan import Plan
 from vitreous.bench.reproduce import find_reproduction, keep_models, plan_reproduction
 from vitreous.bench.resample import resample_values
-from vitreous.metrics.published import PublishedOrder, published_orders, published_table
+from vitreous.metrics.published import PublishedOrder, published_label, published_orders, published_table
 from vitreous.report.page import name_sections
 from vitreous.report.paper_columns import FilledColumn
 from vitreous.report.paper_comparison import group_pairs, hash_spec, index_published_rows
@@ -236,7 +236,7 @@ def make_sheet(name: str, title: str, column: FilledColumn) -> Sheet:
     }
     section = scores.section
     return Sheet(
-        labels[section.model], section.dataset, "", title, column.higher, section.methods,
+        labels[published_label(section.model)], published_label(section.dataset), "", title, column.higher, section.methods,
         tuple(target.image for target in section.questions), scores.parts,
         lambda parts: column.scale * scores.reduce(parts),
         np.array([target.probability for target in section.questions]),
