@@ -82,7 +82,7 @@ def test_builder_arguments_and_checkpoints_reach_a_model_of_a_module(home):
     assert vit.module.state_dict()["cls_token"].equal(weights["cls_token"])
 
 
-def test_models_of_modules_that_do_not_work_are_refused_in_one_sentence(home, subtests, capsys):
+def test_models_of_modules_that_do_not_work_are_refused(home, subtests, capsys):
     Path("broken_module.py").write_text("import no_such_package\n")
     cases = {
         f"{home}:buidl": f"the module {home!r} has no 'buidl'; did you mean 'built'?",

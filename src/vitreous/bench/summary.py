@@ -23,7 +23,8 @@ from vitreous.bench.resample import (
     resample_values,
 )
 from vitreous.bench.rows import OLD_COLUMNS, rename_columns, to_table
-from vitreous.bench.scores import SUMMARISED, MetricScores, collect_sections, count_rows, make_sections
+from vitreous.bench.scores import MetricScores, count_rows, make_sections
+from vitreous.bench.section_files import SUMMARISED, collect_sections
 from vitreous.bench.store import Store
 from vitreous.core.deprecation import renamed_attributes
 
