@@ -54,8 +54,11 @@ def home(tmp_path, monkeypatch, request):
     Image.new("RGB", (40, 40), (200, 30, 30)).save(tmp_path / "red.png")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(plugins, "LOADED", {})
+    loaded = dict(plugins.LOADED)
+    plugins.LOADED.clear()
     yield name
+    plugins.LOADED.clear()
+    plugins.LOADED.update(loaded)
     METHODS.discard("own")
     sys.modules.pop(name, None)
 

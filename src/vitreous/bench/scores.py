@@ -329,6 +329,6 @@ def make_sections(
         roles = [role for role in section.facts["role"].unique() if role]
         split = by_class and set(roles) == {"predicted", "label"}
         for part in [section.of_role(role, role) for role in roles] if split else [section]:
-            several = by_score and len(part.scores) > 1
-            sections += [part.of_score(score) for score in part.scores] if several else [part]
+            is_mixed = by_score and len(part.scores) > 1
+            sections += [part.of_score(score) for score in part.scores] if is_mixed else [part]
     return sections
