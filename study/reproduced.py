@@ -235,7 +235,7 @@ def make_sheet(name: str, title: str, column: FilledColumn) -> Sheet:
     }
     section = scores.section
     return Sheet(
-        labels[published_label(section.model)], section.dataset, "", title, column.higher, section.methods,
+        labels[published_label(section.model)], published_label(section.dataset), "", title, column.higher, section.methods,
         tuple(target.image for target in section.questions), scores.parts,
         lambda parts: column.scale * scores.reduce(parts),
         np.array([target.probability for target in section.questions]),

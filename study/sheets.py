@@ -55,10 +55,11 @@ def average(parts: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def read_store(folder: Path) -> list[Sheet]:
     """All sheets of a store's last run, and those derived from two of them."""
+    from vitreous.report.compare import index_sections
     from vitreous.report.stored_run import read_run
 
     sheets = []
-    for block in read_run(folder).sections:
+    for block in index_sections(read_run(folder)).values():  # with the methods of all scores
         shared = {
             "model": block.model, "dataset": block.dataset, "explained": block.explained, "methods": block.methods,
             "images": tuple(row.image for row in block.questions), "roles": tuple(row.role for row in block.questions),

@@ -111,6 +111,35 @@ def test_a_narrow_terminal_gets_some_columns_under_the_others(filled, capsys, mo
     assert not any("…" in line for line in lines)
 
 
+def test_methods_of_different_scores_are_in_separate_tables(tmp_path, capsys):
+    flags = ["--model", "scenes", "--data", "scenes:single?count=2", "-x", "genatt", "-x", "temper", "-x", "random"]
+    flags += ["--metric", "sparseness", "--no-maps", "--device", "cpu", "--out", str(tmp_path)]
+
+    assert main(["bench", *flags]) == 0
+    said = capsys.readouterr()
+    lines = [line.split()[:2] for line in said.out.splitlines()]
+    assert [words for words in lines if words[0] in ("genatt", "temper", "random")] == [
+        ["genatt", "logit"], ["random", "any"], ["temper", "probability"], ["random", "any"],
+    ]  # fmt: skip
+    assert "scenes on scenes:single?count=2, 2 images, score: probability" in said.out
+    assert "--question logit explains the same score by all of them" in said.err
+    assert main(["bench", *flags, "--question", "logit", "--json"]) == 0
+    (column,) = json.loads(capsys.readouterr().out)["columns"]
+    assert column["score"] == ""
+    assert [(entry["method"], entry["score"]) for entry in column["entries"]] == [
+        ("genatt", "logit"), ("temper", "logit"), ("random", ""),
+    ]  # fmt: skip
+
+
+def test_a_winner_is_marked_only_if_it_differs():
+    from vitreous.bench.summary import MethodSummary
+    from vitreous.cli.run_output import format_entry
+
+    entry = MethodSummary("a", value=1.0, low=1.0, high=1.0, rank=1, tied=True, rows=2)
+    assert format_entry(entry) == "1.000 [1.000, 1.000]*"
+    assert format_entry(entry, has_winner=False) == "1.000 [1.000, 1.000]="
+
+
 @pytest.mark.slow
 def test_a_dry_run_estimates_the_cost_and_computes_nothing(tmp_path, filled, capsys):
     out = tmp_path / "nothing"
@@ -122,10 +151,13 @@ def test_a_dry_run_estimates_the_cost_and_computes_nothing(tmp_path, filled, cap
     assert (told_of["cells"], told_of["images"], told_of["backwards"]) == (2, 4, 4)
     assert told_of["forwards"] == 4 * (1 + 1 + 2 * 3)
     assert told_of["seconds"] > 0
+    assert told_of["device"] == "cpu"
     assert not out.exists()
 
     assert main(["bench", *FLAGS, "--out", str(filled), "--dry-run"]) == 0
-    assert "2 of 2 cells are known; nothing was computed" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "2 of 2 cells are known; nothing was computed" in said
+    assert said.splitlines()[0].split()[-1] == "device"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from vitreous.bench.rows import to_table
-from vitreous.bench.scores import CELLS_AT_ONCE, SUMMARISED, SectionFiles, TemporaryBatches
+from vitreous.bench.section_files import CELLS_AT_ONCE, SUMMARISED, SectionFiles, TemporaryBatches
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ import pytest
 
 from vitreous.bench.resample import compute_curve_band, resample_values
 from vitreous.bench.rows import to_frame
-from vitreous.bench.scores import SectionFiles
+from vitreous.bench.section_files import SectionFiles
 from vitreous.bench.store import Store
 from vitreous.bench.summary import summarise, summarise_store
 from vitreous.core.digests import digest
@@ -101,7 +101,7 @@ def test_reports_and_comparisons_hold_the_rows_of_one_metric(roles, tmp_path, mo
 def test_arrays_that_do_not_fit_into_the_cache_are_made_again(tmp_path, monkeypatch):
     with fill_store(tmp_path, 2 * CELL) as store:
         expected = summarise_store(store, draws=50)
-        monkeypatch.setattr("vitreous.bench.scores.CACHE_BYTES", 1)
+        monkeypatch.setattr("vitreous.bench.section_files.CACHE_BYTES", 1)
         summaries = summarise_store(store, draws=50)
 
     for summary, other in zip(summaries, expected, strict=True):

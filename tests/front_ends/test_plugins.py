@@ -54,8 +54,11 @@ def home(tmp_path, monkeypatch, request):
     Image.new("RGB", (40, 40), (200, 30, 30)).save(tmp_path / "red.png")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(plugins, "LOADED", {})
+    loaded = dict(plugins.LOADED)
+    plugins.LOADED.clear()
     yield name
+    plugins.LOADED.clear()
+    plugins.LOADED.update(loaded)
     METHODS.discard("own")
     sys.modules.pop(name, None)
 
@@ -82,7 +85,7 @@ def test_builder_arguments_and_checkpoints_reach_a_model_of_a_module(home):
     assert vit.module.state_dict()["cls_token"].equal(weights["cls_token"])
 
 
-def test_models_of_modules_that_do_not_work_are_refused_in_one_sentence(home, subtests, capsys):
+def test_models_of_modules_that_do_not_work_are_refused(home, subtests, capsys):
     Path("broken_module.py").write_text("import no_such_package\n")
     cases = {
         f"{home}:buidl": f"the module {home!r} has no 'buidl'; did you mean 'built'?",

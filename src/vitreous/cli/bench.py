@@ -68,8 +68,9 @@ def bench(
 ) -> int:
     """Measure methods on models and datasets. Stored results are not computed again, so a run can be stopped and continued.
 
-    Methods are ranked with those that explain the same score: vitreous bench -m scenes -d scenes:single?count=20 has one table for
-    methods of the logit and one for those of the probability; with --question logit all methods explain the logit.
+    Methods are ranked with those that explain the same score; with --question logit all of them explain the logit:
+
+    vitreous bench -m scenes -d scenes:single?count=20 --question logit
     """
     entries = {
         "methods": method, "metrics": metric, "protocol": protocol, "images": images, "seed": seed, "targets": targets,

@@ -64,10 +64,10 @@ def import_file(plugin: Plugin) -> ModuleType:
     file = Path(plugin.folder, plugin.name).resolve()
     if not file.is_file():
         raise DataError(f"no Python file {plugin.name!r}")
-    known = sys.modules.get(file.stem)
-    if known is not None and Path(getattr(known, "__file__", None) or "").resolve() == file:
-        return known
-    if known is not None or (find_spec(file.stem) is not None and not is_at(file.stem, file.parent)):
+    imported = sys.modules.get(file.stem)
+    if imported is not None and Path(getattr(imported, "__file__", None) or "").resolve() == file:
+        return imported
+    if imported is not None or (find_spec(file.stem) is not None and not is_at(file.stem, file.parent)):
         raise DataError(
             f"{plugin.name!r} has the name of another module, {file.stem!r}; give the file a name of its own"
         )

@@ -57,9 +57,9 @@ class CountedModel(PerturbedModel):
         return self.add(len(numbers), len(numbers))
 
     def _outputs_by_count(self, key: Any, counts: Sequence[int], rank: Tensor, compute: Any) -> PerturbedOutputs:
-        known = self.computed.setdefault(key, {rank.shape[1]})
-        new = set(counts) - known
-        known |= new
+        known_counts = self.computed.setdefault(key, {rank.shape[1]})
+        new = set(counts) - known_counts
+        known_counts |= new
         return self.add(len(new), len(counts))
 
 

@@ -249,9 +249,9 @@ def build_with(
         if not callable(built):
             raise ModelError(f"{where} is {type(built).__name__!r}; a function, a class or an nn.Module would work")
         takes = {"checkpoint", "pretrained"} & set(inspect.signature(built).parameters)
-        given = {"checkpoint": checkpoint, "pretrained": pretrained}
+        loading = {"checkpoint": checkpoint, "pretrained": pretrained}
         with unexpected_errors_as(lambda why: ModelError(f"{where} could not build a model ({why})")):
-            built = built(**{key: given[key] for key in takes}, **arguments)
+            built = built(**{key: loading[key] for key in takes}, **arguments)
     elif arguments:
         raise ModelError(f"{where} is a module that is built already, so it takes no {', '.join(arguments)}")
     if isinstance(built, BlackBox):

@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image
 
-from vitreous.bench.scores import ImageTarget, ScoreSection
+from vitreous.bench.scores import ScoreSection
+from vitreous.bench.section_files import ImageTarget
 from vitreous.bench.summary import MetricSummary, order_by_rank
 from vitreous.draw import overlay_image
 from vitreous.draw.notebook import to_data_url

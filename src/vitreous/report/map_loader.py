@@ -15,7 +15,8 @@ from PIL import Image
 from vitreous.bench.keys import hash_tensor
 from vitreous.bench.model_options import load_cached
 from vitreous.bench.run import map_precision
-from vitreous.bench.scores import ImageTarget, ScoreSection
+from vitreous.bench.scores import ScoreSection
+from vitreous.bench.section_files import ImageTarget
 from vitreous.bench.work_cells import open_cached
 from vitreous.core.errors import Caveat, DataError, VitreousError
 from vitreous.data import Dataset

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vitreous.bench.model_options import load_cached
-from vitreous.bench.scores import ImageTarget
+from vitreous.bench.section_files import ImageTarget
 from vitreous.core.errors import DataError, VitreousError
 from vitreous.data import Sample
 from vitreous.draw import overlay_image

@@ -10,7 +10,8 @@ import numpy as np
 from markupsafe import Markup
 from PIL import Image
 
-from vitreous.bench.scores import ImageTarget, MetricScores
+from vitreous.bench.scores import MetricScores
+from vitreous.bench.section_files import ImageTarget
 from vitreous.bench.summary import MetricSummary, order_by_rank
 from vitreous.core.errors import VitreousError
 from vitreous.draw import overlay_image

@@ -160,8 +160,8 @@ def fill_table(
     """
     heads, columns = [], []
     filled = [column for group in groups.values() for column in group]
-    known = {method: score for column in filled for method, score in column.section.score_by_method.items()}
-    score_by_method = {method: known.get(method, "") for method in methods}
+    all_scores = {method: score for column in filled for method, score in column.section.score_by_method.items()}
+    score_by_method = {method: all_scores.get(method, "") for method in methods}
     own_scores = [*score_by_method.values()]
     for name, group in groups.items():
         cells = [

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitreous.bench.rows import make_schema
-from vitreous.bench.scores import SUMMARISED, ImageTarget, ScoreSection, collect_sections, make_sections
+from vitreous.bench.scores import ScoreSection, make_sections
+from vitreous.bench.section_files import SUMMARISED, ImageTarget, collect_sections
 from vitreous.bench.store import Store
 from vitreous.core.errors import DataError
 from vitreous.report.formatting import format_count
