@@ -239,7 +239,7 @@ class PlanJob:
 
 @dataclass(slots=True)
 class Outcome:
-    """Result of a cell.
+    """Result of a cell, or a part of its rows before it is finished.
 
     Parameters
     ----------
@@ -257,6 +257,8 @@ class Outcome:
         Error messages, one sentence each.
     skipped
         Number of images that the protocol leaves out.
+    is_complete
+        Whether the cell is finished; otherwise the outcome has rows only, and more follow.
     """
 
     work_cell: WorkCell
@@ -267,6 +269,13 @@ class Outcome:
     places: dict[str, int] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     skipped: int = 0
+    is_complete: bool = True
+
+    def take_rows(self) -> Outcome:
+        """An incomplete outcome with the rows so far, which are removed from this one."""
+        taken = Outcome(self.work_cell, self.model, self.dataset, self.rows, is_complete=False)
+        self.rows = {kind: [] for kind in self.rows}
+        return taken
 
     @property
     def cell(self) -> int:

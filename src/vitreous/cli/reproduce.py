@@ -50,6 +50,7 @@ def reproduce(
     workers: options.Workers = 1,
     ray: options.Ray = None,
     gpus: options.RayGpus = None,
+    recompute: options.Recompute = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Print the plan and what it costs.")] = False,
 ) -> int:
     """Reproduce a table or figure of a paper. Stored results are not computed again."""
@@ -89,7 +90,10 @@ def reproduce(
         if dry_run:
             typer.echo(plan.toml)
             return print_estimate(plan, folder, None, workers, as_json=False)
-        return run_and_report(selected, plan, folder, choose_executor(workers, ray, gpus))
+        from vitreous.bench.recompute import find_specs, list_metrics
+
+        again = find_specs(recompute or (), plan.methods, list_metrics(plan))
+        return run_and_report(selected, plan, folder, choose_executor(workers, ray, gpus), again)
 
 
 def print_list() -> int:
@@ -117,7 +121,9 @@ def name_subsets(selected: Reproduction, subsets: Sequence[str]) -> dict[str, st
     return parse_pairs(named, "--subset", f"KEY=FILE, with KEY one of {', '.join(keys)}")
 
 
-def run_and_report(selected: Reproduction, plan: Plan, folder: Path, executor: Executor) -> int:
+def run_and_report(
+    selected: Reproduction, plan: Plan, folder: Path, executor: Executor, recompute: Sequence[str] = ()
+) -> int:
     """Compute what is missing, write the report and print the table; return the exit status."""
     from vitreous.bench.run_plan import execute
     from vitreous.bench.store import Store
@@ -126,7 +132,8 @@ def run_and_report(selected: Reproduction, plan: Plan, folder: Path, executor: E
     from vitreous.report.tables import to_markdown
 
     with Store(folder) as store, run_display(folder) as display:
-        progress = execute(plan, store, executor, report=display)
+        progress = execute(plan, store, executor, recompute=recompute, report=display)
+    print_notes(progress.mended)
     print_failures(progress)
     with spinner("writing the report"):
         written = write_report(folder, folder / "report.html", gallery=6 if selected.shows_images else 0)
