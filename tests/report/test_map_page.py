@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from vitreous import maps
 from vitreous.cli.main import main
 from vitreous.core.errors import DataError
 from vitreous.mapping.export import sort_shards
+from vitreous.mapping.shard_files import read_about, write_parquet
 from vitreous.report import map_summary, write_map_report
 from vitreous.report.map_summary import Mean, MethodStatistics, summarise_folder
 

@@ -425,7 +425,8 @@ class Store:
 
         rows = listing["rows"]
         keys = [key for *_, own in rows for key in own]
-        part_of = dict(self._find_parts(keys))
+        # of a name with another kind, a bit was changed
+        part_of = {key: part for key, part in self._find_parts(keys) if part.split("-")[0] in COLUMNS}
         if missing := len(set(keys) - part_of.keys()):
             raise DataError(
                 f"{missing} of {len(set(keys))} rows of '{listing['model']}' on '{listing['dataset']}' are missing in "

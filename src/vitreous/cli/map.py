@@ -143,7 +143,7 @@ def compute_maps(
         files = list_complete_files(folder)
         if file_format == "safetensors":
             files = export_safetensors(folder, files)
-    names = [file.name for file in files]
+    names = [file.relative_to(folder).as_posix() for file in files]
     if as_json:
         done = {"folder": str(folder), "run": job.run, "new_maps": progress.rows, "skipped": progress.skipped}
         print_json({**done, "failed": progress.failed, "mended": progress.mended, "files": names})
