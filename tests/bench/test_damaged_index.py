@@ -44,7 +44,7 @@ def list_harms(data: bytes) -> list[bytes]:
         for at in range(0, len(data), PAGE)
     ]
     flipped = []
-    for number, at in enumerate(range(0, len(data), max(1, len(data) // 150))):
+    for number, at in enumerate(range(0, len(data), max(1, len(data) // 100))):
         damaged = bytearray(data)
         damaged[at] ^= 1 << number % 8
         flipped.append(bytes(damaged))

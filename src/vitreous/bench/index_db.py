@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from vitreous.core.errors import DataError
@@ -106,11 +108,26 @@ def open_read_only(path: Path) -> sqlite3.Connection | None:
 
 
 def check(connection: sqlite3.Connection) -> None:
-    """Raise `sqlite3.DatabaseError` if the structure of the database is damaged."""
+    """Raise `sqlite3.DatabaseError` if the structure of the database is damaged; damaged text is read as another text."""
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if answer != "ok":
         raise sqlite3.DatabaseError(answer)
-    connection.execute("SELECT count(*) FROM parts").fetchone()
+    if list_tables(connection) != EXPECTED:
+        raise sqlite3.DatabaseError("its tables are others")
+
+
+def list_tables(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
+    """Kind, name and definition of all tables and indices."""
+    return connection.execute(
+        "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name"
+    ).fetchall()
+
+
+def list_expected_tables() -> list[tuple[str, str, str]]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.executescript(SCHEMA)
+        return list_tables(connection)
 
 
 def enable_write_ahead(connection: sqlite3.Connection) -> None:
@@ -123,3 +140,6 @@ def enable_write_ahead(connection: sqlite3.Connection) -> None:
             if "locked" not in str(problem) or attempt == 99:
                 raise
             time.sleep(0.05)
+
+
+EXPECTED = list_expected_tables()

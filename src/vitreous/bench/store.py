@@ -275,13 +275,15 @@ class Store:
 
     def discard(self, specs: Collection[str]) -> int:
         """Remove all rows of some methods and metrics, given by canonical specs, from all runs; return their number."""
+        import pyarrow as pa
+
         wanted, removed, replaced = set(specs), 0, list[Path]()
         with self.writing():
             for name in self.part_names():
                 table = read_part(self.parts_folder / name)
                 columns = [table[column].to_pylist() for column in ("method", "metric") if column in table.column_names]
                 kept = [row for row, own in enumerate(zip(*columns, strict=True)) if not wanted.intersection(own)]
-                rest = table.take(kept)
+                rest = table.take(pa.array(kept, pa.int64()))
                 if len(rest) == len(table):
                     continue
                 removed += len(table) - len(rest)
