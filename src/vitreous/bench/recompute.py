@@ -39,7 +39,7 @@ def find_specs(patterns: Sequence[str], *specs: Sequence[str]) -> tuple[str, ...
     ('genatt', 'insertion(steps=28)')
     """
     known = list(chain.from_iterable(specs))
-    found: dict[str, None] = {}
+    specs_found: dict[str, None] = {}
     for pattern in patterns:
         matches = [
             spec for spec in known if spec == pattern or any(fnmatchcase(name, pattern) for name in names_of(spec))
@@ -48,8 +48,8 @@ def find_specs(patterns: Sequence[str], *specs: Sequence[str]) -> tuple[str, ...
             raise SpecError(
                 f"--recompute {pattern!r} is none of the methods and metrics of this run: {', '.join(known)}"
             )
-        found |= dict.fromkeys(matches)
-    return tuple(found)
+        specs_found |= dict.fromkeys(matches)
+    return tuple(specs_found)
 
 
 def names_of(spec: str) -> tuple[str, str]:

@@ -50,7 +50,6 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,8 +59,8 @@ import numpy as np
 
 from vitreous.bench.atomic_files import is_whole, read_part, write_part
 from vitreous.bench.index_db import open_index, replace_index
+from vitreous.bench.index_values import hash_run, pack_listing, unpack_listing
 from vitreous.bench.rows import COLUMNS, make_schema, need_pyarrow, to_table
-from vitreous.core.digests import digest
 from vitreous.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -213,7 +212,7 @@ class Store:
                 if not outcome.is_complete:
                     continue
                 listing = {**outcome.listing, "asked": (fingerprints or {}).get(outcome.cell, "")}
-                values = (run, outcome.cell, pack(run, outcome.cell, listing))
+                values = (run, outcome.cell, pack_listing(run, outcome.cell, listing))
                 self.connection.execute("INSERT OR REPLACE INTO cells VALUES (?, ?, ?)", values)
             self._count_cells(run)
         return new
@@ -228,7 +227,7 @@ class Store:
         with self.writing():
             described = (run, plan, time.time(), json.dumps(about))
             self.connection.execute(
-                "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", (*described, check_run(*described))
+                "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", (*described, hash_run(*described))
             )
 
     def _list_table(self, name: str, size: int, table: pa.Table) -> None:
@@ -277,13 +276,15 @@ class Store:
         """Remove all rows of some methods and metrics, given by canonical specs, from all runs; return their number."""
         import pyarrow as pa
 
-        wanted, removed, replaced = set(specs), 0, list[Path]()
+        specs_to_remove, removed, replaced = set(specs), 0, list[Path]()
         with self.writing():
             for name in self.part_names():
                 table = read_part(self.parts_folder / name)
                 columns = [table[column].to_pylist() for column in ("method", "metric") if column in table.column_names]
-                kept = [row for row, own in enumerate(zip(*columns, strict=True)) if not wanted.intersection(own)]
-                rest = table.take(pa.array(kept, pa.int64()))
+                rows_to_keep = [
+                    row for row, own in enumerate(zip(*columns, strict=True)) if not specs_to_remove.intersection(own)
+                ]
+                rest = table.take(pa.array(rows_to_keep, pa.int64()))
                 if len(rest) == len(table):
                     continue
                 removed += len(table) - len(rest)
@@ -321,7 +322,7 @@ class Store:
     def runs(self) -> list[dict[str, Any]]:
         """All runs, the last one last: name, plan as TOML, start time, and further information."""
         stored = self._query("SELECT name, plan, made, about, checked FROM runs ORDER BY made")
-        if any(check_run(*values) != stated for *values, stated in stored):
+        if any(hash_run(*values) != stated for *values, stated in stored):
             raise self._renew_index("the description of a run")
         return [{"name": n, "plan": p, "made": m, "about": json.loads(a)} for n, p, m, a, _ in stored]
 
@@ -340,7 +341,7 @@ class Store:
     def _read_listing(self, run: str, cell: int) -> dict[str, Any]:
         """Labels, images and row keys of a finished cell."""
         stored = self._query("SELECT listing FROM cells WHERE run = ? AND cell = ?", run, cell)
-        listing = unpack(run, cell, stored[0][0]) if stored else None
+        listing = unpack_listing(run, cell, stored[0][0]) if stored else None
         if listing is None:
             raise self._renew_index(f"the listing of piece of work {cell}")
         return listing
@@ -464,25 +465,6 @@ class Store:
             marks = ", ".join("?" * len(piece))
             for key, part in self._query(f"SELECT key, part FROM rows WHERE key IN ({marks})", *piece):
                 yield key.hex(), part
-
-
-def check_run(name: str, plan: str, made: float, about: str) -> str:
-    """Hash of the description of a run."""
-    return digest(json.dumps([name, plan, made, about]).encode(), size=8)
-
-
-def pack(run: str, cell: int, listing: Mapping[str, Any]) -> bytes:
-    """The listing of a cell as the index keeps it, which contains the place where it belongs and a checksum."""
-    return zlib.compress(json.dumps({**listing, "place": [run, cell]}, separators=(",", ":")).encode())
-
-
-def unpack(run: str, cell: int, packed: bytes) -> dict[str, Any] | None:
-    """The listing of a cell; None if it is damaged."""
-    try:
-        listing = json.loads(zlib.decompress(packed))
-        return listing if listing.pop("place") == [run, cell] else None
-    except (zlib.error, ValueError, KeyError, TypeError, AttributeError):
-        return None
 
 
 def make_part_reader(folder: Path, columns: Sequence[str] | None) -> PartReader:

@@ -273,9 +273,9 @@ class Outcome:
 
     def take_rows(self) -> Outcome:
         """An incomplete outcome with the rows so far, which are removed from this one."""
-        taken = Outcome(self.work_cell, self.model, self.dataset, self.rows, is_complete=False)
+        part = Outcome(self.work_cell, self.model, self.dataset, self.rows, is_complete=False)
         self.rows = {kind: [] for kind in self.rows}
-        return taken
+        return part
 
     @property
     def cell(self) -> int:

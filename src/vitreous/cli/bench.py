@@ -84,8 +84,8 @@ def bench(
         if dry_run:
             return run_output.print_estimate(checked_plan, folder, shard, workers, as_json=json)
         executor = run_output.choose_executor(workers, ray, gpus)
-        again = {"recheck": recheck, "recompute": recompute or ()}
-        return run_output.execute_plan(checked_plan, folder, executor, shard, **again, as_json=json)
+        run_options = {"recheck": recheck, "recompute": recompute or ()}
+        return run_output.execute_plan(checked_plan, folder, executor, shard, **run_options, as_json=json)
 
 
 def make_model_entries(names: list[str] | None, checkpoint: str | None, arguments: dict[str, Any]) -> list[Any] | None:

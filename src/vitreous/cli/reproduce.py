@@ -92,8 +92,8 @@ def reproduce(
             return print_estimate(plan, folder, None, workers, as_json=False)
         from vitreous.bench.recompute import find_specs, list_metrics
 
-        again = find_specs(recompute or (), plan.methods, list_metrics(plan))
-        return run_and_report(selected, plan, folder, choose_executor(workers, ray, gpus), again)
+        specs = find_specs(recompute or (), plan.methods, list_metrics(plan))
+        return run_and_report(selected, plan, folder, choose_executor(workers, ray, gpus), specs)
 
 
 def print_list() -> int:

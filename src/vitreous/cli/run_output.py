@@ -185,10 +185,13 @@ def execute_plan(
     as_json: bool,
 ) -> int:
     """Compute what is missing, then print the table; return the exit status."""
-    again: dict[str, Any] = {"recheck": recheck, "recompute": find_specs(recompute, plan.methods, list_metrics(plan))}
+    run_options: dict[str, Any] = {
+        "recheck": recheck,
+        "recompute": find_specs(recompute, plan.methods, list_metrics(plan)),
+    }
     with Store(choose_store_folder(folder, shard)) as store:
         with run_display(store.folder) as display:
-            progress = run_plan.execute(plan, store, executor, shard=shard, **again, report=display)
+            progress = run_plan.execute(plan, store, executor, shard=shard, **run_options, report=display)
         print_standings(plan, store, progress, as_json=as_json, table=shard is None)
     return 1 if progress.failed else 0
 
