@@ -9,8 +9,10 @@ from vitreous.bench.plan import Plan
 from vitreous.bench.plan_parser import plan_from_flags
 from vitreous.bench.pool import Executor, run_serially
 from vitreous.bench.rows import COSTS
+from vitreous.bench.run import run_cell
 from vitreous.bench.run_plan import Progress, execute
 from vitreous.bench.store import Store
+from vitreous.bench.work_cells import Outcome, PlanJob, WorkCell
 
 SMALL: dict[str, Any] = {
     "models": ["scenes"],
@@ -36,6 +38,14 @@ def small_store(folder: Path, **changes: Any) -> Store:
     """An open store that holds one run of the small plan: 4 images × 2 methods × 3 metrics, and the maps."""
     fill(folder, **changes)
     return Store(folder)
+
+
+def compute_cell(job: PlanJob, cell: WorkCell) -> Outcome:
+    """The outcome of a cell with all of its rows."""
+    *parts, outcome = run_cell(job, cell)
+    for kind, rows in outcome.rows.items():
+        rows[:0] = [row for part in parts for row in part.rows[kind]]
+    return outcome
 
 
 def told(folder: Path, kind: str = "scores") -> list[dict[str, Any]]:

@@ -270,10 +270,10 @@ def test_maps_are_read_without_us(tmp_path, capsys):
     assert main([*line, "--format", "safetensors", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
 
-    assert (said["new_maps"], said["files"]) == (0, ["maps-00000.safetensors"])
+    assert (said["new_maps"], said["files"]) == (0, ["_safetensors/maps-00000.safetensors"])
     rows = pq.read_table(tmp_path / "maps-00000.parquet").to_pylist()
-    tensors = load_file(tmp_path / "maps-00000.safetensors")
-    with safe_open(tmp_path / "maps-00000.safetensors", framework="np") as file:
+    tensors = load_file(tmp_path / "_safetensors" / "maps-00000.safetensors")
+    with safe_open(tmp_path / "_safetensors" / "maps-00000.safetensors", framework="np") as file:
         about = json.loads(file.metadata()["maps"])
     vit = vitreous.load("scenes")
     (batch,) = batches(open_dataset("scenes:pair?count=3"), vit.preprocess)

@@ -6,16 +6,23 @@ import json
 import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.bench.fixture import small_plan
 from tests.forked import run_forked
 from tests.test_contributing import install
+from vitreous import maps
+from vitreous.bench.code_record import format_plan_code
+from vitreous.bench.run import run_cell
 from vitreous.bench.store import Store
+from vitreous.bench.work_cells import PlanJob, split_plan
 from vitreous.cli.main import main
+from vitreous.core.errors import DataError
 from vitreous.data.reader import READERS
 from vitreous.methods.method import METHODS
 from vitreous.metrics.metric import METRICS
@@ -108,3 +115,53 @@ def test_edited_readers_models_and_versions(change, new_rows, tmp_path):
     run(tmp_path, BENCH)
 
     assert bench_again(tmp_path, *change)[0] == new_rows
+
+
+@pytest.mark.slow
+def test_maps_of_an_edited_method_are_computed_again(tmp_path):
+    install(tmp_path)
+    assert run(tmp_path, MAP)["new_maps"] == 4
+    before = read_maps(tmp_path)
+    assert run(tmp_path, MAP)["new_maps"] == 0
+
+    edit(tmp_path, "methods.py", "mean(dim=1)", "mean(dim=1).cumsum(-1)")
+    again = run(tmp_path, MAP)
+
+    assert again["new_maps"] == 4  # a file holds all methods
+    assert again["mended"] == [
+        "other code of my_package.methods.meanhead computed 'maps-00000.parquet'; the images are explained again"
+    ]
+    after = read_maps(tmp_path)
+    assert {key for key in before if before[key] != after[key]} == {key for key in before if key[1] == "meanhead"}
+    assert run(tmp_path, MAP)["new_maps"] == 0
+    assert "my_package.methods.meanhead (my-package 0.1)" in maps.read(tmp_path / "results").about["code"]
+
+
+def read_maps(folder: Path) -> Rows:
+    rows = maps.read(folder / "results").rows()
+    return {(row.key, str(row.attribution.method)): row.attribution.patches.tolist() for row in rows}
+
+
+@pytest.mark.slow
+def test_rows_are_computed_again_on_request(tmp_path):
+    install(tmp_path)
+    run(tmp_path, BENCH)
+    first = values(tmp_path)
+
+    for specs, new_rows in (("mean*", 2 * 3), ("mass_in_top", 2 * 2), ("random --recompute sparseness", 2 * 3 + 2)):
+        assert run(tmp_path, f"{BENCH} --recompute {specs}")["new_rows"] == new_rows
+        assert values(tmp_path) == first
+        assert run(tmp_path, BENCH)["new_rows"] == 0
+    assert run_forked(execute_line, tmp_path, f"{BENCH} --recompute genatt") == 2
+    assert "--recompute 'genatt' is none of the methods and metrics of this run" in (tmp_path / "errors").read_text()
+
+
+@pytest.mark.slow
+def test_code_that_is_edited_during_a_run_ends_it(tmp_path):
+    """Workers that start later would compute other numbers than those that started before."""
+    plan = small_plan(datasets=["scenes:single?count=2"])
+    job = PlanJob(plan, code=format_plan_code(plan))
+    (cell,) = split_plan(plan)
+    assert next(run_cell(job, cell))
+    with pytest.raises(DataError, match=r"is not the one that the run began with; .* Run the same command again"):
+        next(run_cell(replace(job, code="{}"), cell))

@@ -14,14 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.bench.fixture import fill, small_plan, told
+from tests.bench.fixture import compute_cell, fill, small_plan, told
 from tests.forked import forked_context, run_forked
 from vitreous.bench import child_processes, pool
 from vitreous.bench.child_processes import ChildProcesses
 from vitreous.bench.model_options import load_cached
 from vitreous.bench.plan import Plan
 from vitreous.bench.pool import make_failed_outcome, processes, run_serially
-from vitreous.bench.run import run_cell
 from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
 from vitreous.bench.work_cells import PlanJob, open_cached, split_plan
@@ -63,7 +62,7 @@ def die_once(pipe, job, mark):
         if cell.number == 1 and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        pipe.send(run_cell(job, cell))
+        pipe.send(compute_cell(job, cell))
 
 
 def always_die(pipe, job):
@@ -71,7 +70,7 @@ def always_die(pipe, job):
         cell = pipe.recv()
         if cell.number == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        pipe.send(run_cell(job, cell))
+        pipe.send(compute_cell(job, cell))
 
 
 @pytest.mark.slow
@@ -93,7 +92,7 @@ def start_process_first(pipe, job):
     process.start()
     process.join()
     while True:
-        pipe.send(run_cell(job, pipe.recv()))
+        pipe.send(compute_cell(job, pipe.recv()))
 
 
 @pytest.mark.slow
@@ -135,7 +134,7 @@ def test_results_of_an_interrupted_run_are_kept(tmp_path):
     plan = small_plan()
 
     def interrupted(job, cells):
-        yield run_cell(job, cells[0])
+        yield compute_cell(job, cells[0])
         raise KeyboardInterrupt
 
     with Store(tmp_path) as store:

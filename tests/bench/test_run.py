@@ -11,10 +11,9 @@ import torch
 from PIL import Image
 
 import vitreous
-from tests.bench.fixture import fill, small_plan, told
+from tests.bench.fixture import compute_cell, fill, small_plan, told
 from vitreous.bench import worker
 from vitreous.bench.keys import hash_identity, hash_tensor, hash_weights
-from vitreous.bench.run import run_cell
 from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
 from vitreous.bench.work_cells import PlanJob, split_plan
@@ -155,7 +154,7 @@ def test_predicted_and_true_classes_have_separate_rows_computed_once_if_equal(tm
 def test_a_protocol_has_the_metrics_of_its_paper(tmp_path):
     plan = small_plan(protocol="tokentm", metrics=None, methods=["genatt"], datasets=["scenes:single?count=2"], slice=2)
 
-    found = run_cell(PlanJob(plan), split_plan(plan)[0])
+    found = compute_cell(PlanJob(plan), split_plan(plan)[0])
 
     wanted = {
         (spec, role) for spec, roles in zip(plan.metrics, plan.evaluations[0].roles, strict=True) for role in roles
@@ -173,7 +172,7 @@ def test_a_protocol_has_the_metrics_of_its_paper(tmp_path):
 def test_other_targets(targets, roles):
     plan = small_plan(datasets=["scenes:single?count=2"], targets=targets, metrics=["sparseness"], methods=["genatt"])
 
-    found = run_cell(PlanJob(plan), split_plan(plan)[0])
+    found = compute_cell(PlanJob(plan), split_plan(plan)[0])
 
     rows = found.rows["scores"]
     assert [row["role"] for row in rows] == roles * 2
@@ -186,7 +185,7 @@ def test_other_targets(targets, roles):
 def test_double_precision():
     small = {"datasets": ["scenes:single?count=2"], "methods": ["genatt"], "metrics": ["sparseness"]}
     found, usual = (
-        run_cell(PlanJob(plan), split_plan(plan)[0]).rows["scores"]
+        compute_cell(PlanJob(plan), split_plan(plan)[0]).rows["scores"]
         for plan in (small_plan(precision="float64", **small), small_plan(**small))
     )
 
@@ -331,7 +330,7 @@ def test_other_masks_make_another_row():
     data = ["scenes:part?count=2", "scenes:part?count=2&mask=evidence"]
     plan = small_plan(datasets=data, methods=["genatt"], metrics=["pointing_game", "sparseness"])
 
-    first, second = (run_cell(PlanJob(plan), cell).rows["scores"] for cell in split_plan(plan))
+    first, second = (compute_cell(PlanJob(plan), cell).rows["scores"] for cell in split_plan(plan))
 
     for one, other in zip(first, second, strict=True):
         assert (one["key"] == other["key"]) == (one["metric"] == "sparseness")

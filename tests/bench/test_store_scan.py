@@ -49,7 +49,9 @@ def fill_store(folder: Path, images: int, roles: tuple[str, ...] = ("predicted",
                         )  # fmt: skip
                 listed.append((f"i{index}", index, role, 1, keys))
         listing = {"model": "m", "dataset": "d", "rows": listed, "failed": False}
-        outcomes.append(SimpleNamespace(cell=cell, rows={"scores": rows, "maps": []}, listing=listing))
+        outcomes.append(
+            SimpleNamespace(is_complete=True, cell=cell, rows={"scores": rows, "maps": []}, listing=listing)
+        )
         if len(outcomes) == 4 or cell == images // CELL - 1:
             store.record("r", outcomes)
             outcomes = []

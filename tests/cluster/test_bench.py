@@ -30,12 +30,13 @@ def test_a_cluster_that_loses_a_worker_gives_the_rows_of_one_process(original, t
     mark = tmp_path / "mark"
 
     def mortal(held, cell, threads):
-        if cell.number == 1 and not mark.exists():
-            mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
         from vitreous.bench.ray import run_in_worker  # of the worker, not replaced by a test
 
-        return run_in_worker(held, cell, threads)
+        for count, outcome in enumerate(run_in_worker(held, cell, threads)):
+            if cell.number == 1 and count == 3 and not mark.exists():  # after some of its outcomes were fetched
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield outcome
 
     monkeypatch.setattr(ray_executor, "run_in_worker", mortal)
 

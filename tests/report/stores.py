@@ -82,6 +82,7 @@ def put(folder: Path, rows: Sequence[dict[str, Any]], plan: str = "", run: str =
         store.begin(run, plan, {"cells": len(cells)})
         outcomes = [
             SimpleNamespace(
+                is_complete=True,
                 cell=number,
                 rows={
                     "scores": [one for one in rows if (one["model"], one["dataset"]) == (model, dataset)],

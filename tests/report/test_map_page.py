@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from vitreous import maps
 from vitreous.cli.main import main
 from vitreous.core.errors import DataError
 from vitreous.mapping.export import sort_shards
+from vitreous.mapping.shard_files import read_about, write_parquet
 from vitreous.report import map_summary, write_map_report
 from vitreous.report.map_summary import Mean, MethodStatistics, summarise_folder
 
@@ -128,10 +130,8 @@ def test_metrics_are_those_of_evaluate(folder, tmp_path):
 def test_another_model_is_refused(folder, tmp_path):
     file = next(iter(maps.read(folder).files))
     table = pq.read_table(file)
-    metadata = {
-        key: value.replace(vitreous_weights(file), b"0" * 16) for key, value in (table.schema.metadata or {}).items()
-    }
-    pq.write_table(table.replace_schema_metadata(metadata), tmp_path / file.name)
+    about = {**(read_about(file) or {}), "weights": "0" * 16}
+    write_parquet(tmp_path / file.name, table, json.dumps(about))
     with pytest.raises(DataError, match="has other weights than the one that was explained"):
         write_map_report(tmp_path, tmp_path / "page.html", metrics=["sparseness"])
 

@@ -86,6 +86,10 @@ class ChildProcesses:
             raise EOFError from None
         return receive(pipe)
 
+    def next_message(self, number: int) -> Any:
+        """The next message of a child that answers in several; errors as for `call`."""
+        return receive(self.children[number][0])
+
     def __enter__(self) -> ChildProcesses:
         return self
 

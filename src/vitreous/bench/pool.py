@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from vitreous.bench.plan import Plan
 
 Executor: TypeAlias = Callable[[PlanJob, Sequence[WorkCell]], Generator[Outcome, None, None]]
+POLL = 1.0  # seconds between two looks at the rows of unfinished cells
 LOSSES = 3  # number of workers that may die on one cell before it is reported as failed
 
 
@@ -35,7 +36,7 @@ def run_serially(job: PlanJob, cells: Sequence[WorkCell]) -> Generator[Outcome, 
     """Run the cells one after the other in this process."""
     job = replace(job, device=list_devices(job.plan)[0])
     for cell in cells:
-        yield run_cell(job, cell)
+        yield from run_cell(job, cell)
 
 
 def processes(workers: int, threads: int | None = None) -> Executor:
@@ -54,9 +55,9 @@ def processes(workers: int, threads: int | None = None) -> Executor:
 def run_processes(
     job: PlanJob, cells: Sequence[WorkCell], workers: int, threads: int | None = None
 ) -> Generator[Outcome, None, None]:
-    """Run cells in processes; each has a thread here, which gives it a cell and waits for the outcome."""
+    """Run cells in processes; each has a thread here, which gives it a cell and waits for its outcomes."""
     threads_each = max(1, count_cores() // workers) if threads is None else threads
-    devices, idle = list_devices(job.plan), SimpleQueue[int]()
+    devices, idle, incomplete = list_devices(job.plan), SimpleQueue[int](), SimpleQueue[Outcome]()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="vitreous-worker")
     try:
         with ChildProcesses("vitreous.bench.pool", "vitreous.models.timm") as children:
@@ -70,7 +71,11 @@ def run_processes(
                 try:
                     for _ in range(LOSSES):
                         try:
-                            return children.call(number, cell)
+                            outcome: Outcome = children.call(number, cell)
+                            while not outcome.is_complete:
+                                incomplete.put(outcome)
+                                outcome = children.next_message(number)
+                            return outcome
                         except EOFError:  # it died
                             start(number)
                     return make_failed_outcome(job, cell)
@@ -85,7 +90,9 @@ def run_processes(
                 running |= {pool.submit(compute, cell) for cell in islice(waiting, workers + 1 - len(running))}
                 if not running:
                     break
-                done, running = wait(running, return_when=FIRST_COMPLETED)
+                done, running = wait(running, timeout=POLL, return_when=FIRST_COMPLETED)
+                while not incomplete.empty():
+                    yield incomplete.get()
                 yield from (future.result() for future in done)
     finally:
         pool.shutdown(cancel_futures=True)
@@ -95,7 +102,8 @@ def compute_cells(pipe: Connection, job: PlanJob) -> None:
     """Body of a worker: receive cells and send their outcomes."""
     warnings.simplefilter("ignore", Caveat)  # the parent has already issued the same warnings
     while True:
-        pipe.send(run_cell(job, pipe.recv()))
+        for outcome in run_cell(job, pipe.recv()):
+            pipe.send(outcome)
 
 
 def make_failed_outcome(job: PlanJob, cell: WorkCell) -> Outcome:

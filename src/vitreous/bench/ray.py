@@ -46,7 +46,9 @@ def run_on_ray(
     """Submit cells to Ray and yield their outcomes; Ray retries a cell up to `LOSSES` times when its worker dies."""
     with ray_session(address, workers) as ray:
         share = gpus if gpus is not None else float(str(job.plan.device).startswith("cuda"))
-        task = ray.remote(num_cpus=threads, num_gpus=share, max_retries=LOSSES)(run_in_worker)
+        # a stream: a task that is retried yields the same outcomes again, and goes on after those that were fetched
+        options = {"num_cpus": threads, "num_gpus": share, "max_retries": LOSSES, "num_returns": "streaming"}
+        task = ray.remote(**options)(run_in_worker)
         job = replace(job, device="cuda" if share else job.plan.device or "cpu")
         job_reference, waiting, running = [ray.put(job)], list(reversed(cells)), {}
         while waiting or running:
@@ -54,10 +56,13 @@ def run_on_ray(
                 cell = waiting.pop()
                 running[task.remote(job_reference, cell, threads)] = cell
             ready, _ = ray.wait(list(running), num_returns=1)
-            for reference in ready:
-                cell = running.pop(reference)
+            for stream in ready:
+                cell = running.pop(stream)
                 try:
-                    yield ray.get(reference)
+                    outcome = ray.get(next(stream))
+                    if not outcome.is_complete:
+                        running[stream] = cell
+                    yield outcome
                 except (
                     ray.exceptions.WorkerCrashedError,
                     ray.exceptions.OutOfMemoryError,
@@ -68,12 +73,12 @@ def run_on_ray(
                     raise problem.cause if problem.cause is not None else problem from None
 
 
-def run_in_worker(job_reference: list[Any], cell: WorkCell, threads: int) -> Outcome:
-    """Run a cell in a worker; models and datasets stay open between cells."""
+def run_in_worker(job_reference: list[Any], cell: WorkCell, threads: int) -> Iterator[Outcome]:
+    """Run a cell in a worker and yield its outcomes; models and datasets stay open between cells."""
     import torch
 
     torch.set_num_threads(threads)
-    return run_cell(fetch_once(job_reference), cell)
+    yield from run_cell(fetch_once(job_reference), cell)
 
 
 def fetch_once(reference: list[Any]) -> Any:

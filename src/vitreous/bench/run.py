@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
@@ -29,10 +29,15 @@ if TYPE_CHECKING:
 KEY_PRECISION = {"bf16": "bf16 products"}  # rows of "bf16" were computed with bfloat16 weights before 0.2
 
 
-def run_cell(job: PlanJob, cell: WorkCell) -> Outcome:
+def run_cell(job: PlanJob, cell: WorkCell) -> Iterator[Outcome]:
     """Compute all rows of a cell whose keys are not in `job.known`.
 
     Errors of single images, methods and metrics become rows with an error message; they do not stop the cell.
+
+    Yields
+    ------
+    Outcome
+        Incomplete ones with the rows of a method and metric each, then a complete one with the listing of the cell.
     """
     job.check_code()
     plan, model, data = job.plan, job.plan.models[cell.model], job.plan.datasets[cell.dataset]
@@ -43,8 +48,9 @@ def run_cell(job: PlanJob, cell: WorkCell) -> Outcome:
     precision = effective_precision(map_precision(plan), loaded.vit, "tf32")
     with torch.inference_mode(False), computing(precision, loaded.vit.device):
         run = CellRun(job, loaded, dataset, outcome, identify_reader(data.spec))
-        run.run_places(cell.places, plan.batch_size or plan.slice)
-    return outcome
+        for _ in run.run_places(cell.places, plan.batch_size or plan.slice):
+            yield outcome.take_rows()
+    yield outcome
 
 
 def map_precision(plan: Plan) -> str | None:
@@ -85,8 +91,11 @@ class CellRun:
     def columns(self) -> tuple[ResultColumn, ...]:
         return self.job.columns[self.outcome.work_cell.dataset]
 
-    def run_places(self, places: Sequence[int], size: int) -> None:
-        """Compute images in batches of `size`; if a batch fails as a whole, its images are computed one by one."""
+    def run_places(self, places: Sequence[int], size: int) -> Iterator[None]:
+        """Compute images in batches of `size`; if a batch fails as a whole, its images are computed one by one.
+
+        It stops after every metric, where the rows so far may be taken.
+        """
         evaluation, preprocess = self.job.plan.evaluations[self.outcome.work_cell.dataset], self.vit.preprocess
         assert preprocess is not None
         if evaluation.preprocess is not None:
@@ -104,16 +113,16 @@ class CellRun:
                 subject, unfit = prepare_batch(self.vit, batch, own, evaluation.targets)
             except Exception as problem:  # noqa: BLE001 - one image must not stop the run
                 if len(batch) > 1:
-                    self.run_places(own, 1)
+                    yield from self.run_places(own, 1)
                 else:
                     self.append_unreadable(batch.keys[0], format_error(problem))
                 continue
             for image_key, message in unfit:
                 self.append_unreadable(image_key, message)
             if subject is not None:
-                self.run_batch(subject)
+                yield from self.run_batch(subject)
 
-    def run_batch(self, subject: LabelledBatch) -> None:
+    def run_batch(self, subject: LabelledBatch) -> Iterator[None]:
         """Group images by the results that they still lack, and compute each group."""
         per_image = subject.targets_per_image
         keys = [[self.row_key(subject, row, column) for column in self.columns] for row in range(subject.rows)]
@@ -143,9 +152,9 @@ class CellRun:
                 ]
             else:
                 part_keys = [row for own in rows for row in own]
-            self.run_group(part, missing, part_keys)
+            yield from self.run_group(part, missing, part_keys)
 
-    def run_group(self, batch: LabelledBatch, missing: Sequence[int], keys: Sequence[Sequence[str]]) -> None:
+    def run_group(self, batch: LabelledBatch, missing: Sequence[int], keys: Sequence[Sequence[str]]) -> Iterator[None]:
         """Compute the missing results of images that lack the same ones: every method once, followed by its metrics."""
         plan = self.job.plan
         for method, group in groupby(missing, lambda place: self.columns[place].method):
@@ -159,6 +168,7 @@ class CellRun:
                         evidence = batch.evidence(row, column.metric)
                         about = {"key": keys[row][place], "evidence": evidence, **batch.about(row), **fragment}
                         self.append_row(column, about)
+                yield
 
     def append_row(self, column: ResultColumn, columns: dict[str, Any]) -> None:
         """Append a row with its provenance to the outcome, and its error message to the outcome's failures."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -24,6 +24,7 @@ from vitreous.bench.work_cells import (
 )
 
 PATIENCE = 2.0  # seconds to collect outcomes before writing, to avoid many small files
+CHECKPOINT = 30.0  # seconds of an unfinished cell's work that a killed run may lose, besides one metric of one method
 MESSAGES = 100  # different error messages that are counted one by one
 
 
@@ -108,7 +109,9 @@ def execute(
     *,
     shard: str | None = None,
     recheck: bool = False,
+    recompute: Collection[str] = (),
     patience: float = PATIENCE,
+    checkpoint: float = CHECKPOINT,
     report: Callable[[Progress], object] | None = None,
 ) -> Progress:
     """Compute all rows of the plan that the store does not have.
@@ -124,8 +127,12 @@ def execute(
     recheck
         Whether to read the images of finished cells again and compute those that have changed. By default they are
         assumed to be unchanged.
+    recompute
+        Canonical specs of methods and metrics whose stored rows are removed and computed again.
     patience
-        Seconds to collect outcomes before writing them.
+        Seconds to collect outcomes of finished cells before writing them.
+    checkpoint
+        Seconds after which the rows of an unfinished cell are written.
     report
         Called with the progress before the first cell and after every cell.
 
@@ -134,6 +141,8 @@ def execute(
     Progress
     """
     mended = store.mend()
+    if recompute:
+        store.discard(recompute)
     open_cached.cache_clear()  # images may have been added to the folder since it was opened
     cells = split_plan(plan)
     own_cells = cells if shard is None else select_shard(cells, shard)
@@ -157,14 +166,16 @@ def execute(
             for outcome in outcomes:
                 with deferred_signals():  # keeps the count and the list of outcomes consistent
                     unwritten.append(outcome)
-                    progress.add(outcome)
-                if time.monotonic() - since >= patience or progress.done_cells == progress.cells:
+                    if outcome.is_complete:
+                        progress.add(outcome)
+                wait = patience if outcome.is_complete else checkpoint
+                if time.monotonic() - since >= wait or progress.done_cells == progress.cells:
                     write_outcomes(store, plan.run, unwritten, fingerprints, progress)
                     since = time.monotonic()
-                if report:
+                if report and outcome.is_complete:
                     report(progress)
     finally:
-        # keeps finished cells when the run is interrupted
+        # keeps what is finished when the run is interrupted
         write_outcomes(store, plan.run, unwritten, fingerprints, progress)
     return progress
 

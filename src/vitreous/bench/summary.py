@@ -23,7 +23,7 @@ from vitreous.bench.resample import (
     resample_values,
 )
 from vitreous.bench.rows import to_table
-from vitreous.bench.scores import SUMMARISED, MetricScores, collect_sections, count_rows, make_sections
+from vitreous.bench.scores import MetricScores, count_rows, make_sections
 from vitreous.bench.section_files import SUMMARISED, collect_sections
 from vitreous.bench.store import Store
 

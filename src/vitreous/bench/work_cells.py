@@ -240,7 +240,7 @@ class PlanJob:
 
 @dataclass(slots=True)
 class Outcome:
-    """Result of a cell.
+    """Result of a cell, or a part of its rows before it is finished.
 
     Parameters
     ----------
@@ -258,6 +258,8 @@ class Outcome:
         Error messages, one sentence each.
     skipped
         Number of images that the protocol leaves out.
+    is_complete
+        Whether the cell is finished; otherwise the outcome has rows only, and more follow.
     """
 
     work_cell: WorkCell
@@ -268,6 +270,13 @@ class Outcome:
     places: dict[str, int] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     skipped: int = 0
+    is_complete: bool = True
+
+    def take_rows(self) -> Outcome:
+        """An incomplete outcome with the rows so far, which are removed from this one."""
+        part = Outcome(self.work_cell, self.model, self.dataset, self.rows, is_complete=False)
+        self.rows = {kind: [] for kind in self.rows}
+        return part
 
     @property
     def cell(self) -> int:

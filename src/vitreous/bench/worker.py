@@ -35,7 +35,7 @@ def compute(
     metrics: Sequence[Metric | None],
     question: str | None,
     precision: str | None = None,
-) -> list[list[Fragment]]:
+) -> Iterator[list[Fragment]]:
     """Compute a method and its metrics on a batch.
 
     If it fails on single images, the others are computed without them; if it is not known on which, each half of the
@@ -54,10 +54,10 @@ def compute(
     precision
         Precision of the map, as for `explain`.
 
-    Returns
-    -------
-    list of list of dict
-        For every metric and every row, the columns of the result.
+    Yields
+    ------
+    list of dict
+        For every metric in turn: the columns of the result, for every row.
     """
 
     def retry(problem: Exception, metrics: Sequence[Metric | None]) -> list[list[Fragment]]:
@@ -69,7 +69,7 @@ def compute(
         free_memory(problem)
         half = len(subject) // 2
         halves = (subject.only(range(half)), subject.only(range(half, len(subject))))
-        parts = [compute(half_batch, method, metrics, question, precision) for half_batch in halves]
+        parts = [[*compute(half_batch, method, metrics, question, precision)] for half_batch in halves]
         return [first + second for first, second in zip(*parts, strict=True)]
 
     def compute_others(
@@ -101,11 +101,11 @@ def compute(
                 subject.vit, subject.images, target, fitted, score_function, precision=precision, probe=probe
             )
     except Exception as problem:  # noqa: BLE001 - one image must not stop the run
-        return retry(problem, metrics)
+        yield from retry(problem, metrics)
+        return
     about = to_canonical_json(attribution.provenance)
     shared = {"map_seconds": cost.seconds / subject.rows, "peak_mib": cost.mib, "about": about}
     memo: dict[Any, Any] = {}
-    columns = []
     for metric in metrics:
         try:
             rows = (
@@ -115,8 +115,7 @@ def compute(
             )
         except Exception as problem:  # noqa: BLE001
             (rows,) = retry(problem, [metric])
-        columns.append([{**shared, **row} for row in rows])
-    return columns
+        yield [{**shared, **row} for row in rows]
 
 
 def free_memory(problem: Exception) -> None:

@@ -63,6 +63,7 @@ def bench(
     shard: options.Shard = None,
     merge: Annotated[bool, Option("--merge", help="Merge the shards; compute nothing.")] = False,
     recheck: Annotated[bool, Option("--recheck", help="Read the images of finished work again.")] = False,
+    recompute: options.Recompute = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Print what would be done, and how long it takes.")] = False,
     json: options.Json = False,
 ) -> int:
@@ -94,7 +95,8 @@ def bench(
         if dry_run:
             return run_output.print_estimate(checked_plan, folder, shard, workers, as_json=json)
         executor = run_output.choose_executor(workers, ray, gpus)
-        return run_output.execute_plan(checked_plan, folder, executor, shard, recheck=recheck, as_json=json)
+        run_options = {"recheck": recheck, "recompute": recompute or ()}
+        return run_output.execute_plan(checked_plan, folder, executor, shard, **run_options, as_json=json)
 
 
 def make_model_entries(names: list[str] | None, checkpoint: str | None, arguments: dict[str, Any]) -> list[Any] | None:

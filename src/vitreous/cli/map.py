@@ -63,6 +63,7 @@ def map(  # noqa: A001 - the verb
     ray: options.Ray = None,
     gpus: Annotated[float | None, Option(min=0, help="GPUs for each replica on Ray.")] = None,
     recheck: Annotated[bool, Option("--recheck", help="Compute everything again.")] = False,
+    recompute: options.Recompute = None,
     retry: Annotated[bool, Option("--retry", help="Compute files with failed rows again.")] = False,
     json: Annotated[bool, Option("--json", help="Print one JSON document.")] = False,
 ) -> int:
@@ -85,7 +86,10 @@ def map(  # noqa: A001 - the verb
         print_notes(notes)
         compute = choose_pipeline(workers, ray, gpus, shard)
         settings = {"device": plan.device, "batch_size": batch_size or slice, "decoding": decoders}
-        settings |= {"recheck": recheck, "retry": retry}
+        from vitreous.bench.recompute import find_specs
+
+        # a file holds the maps of all methods
+        settings |= {"recheck": recheck or bool(find_specs(recompute or (), job.methods)), "retry": retry}
         return compute_maps(job, out, compute, settings, format, sort=sort, as_json=json)
 
 
@@ -139,12 +143,17 @@ def compute_maps(
         files = list_complete_files(folder)
         if file_format == "safetensors":
             files = export_safetensors(folder, files)
-    names = [file.name for file in files]
+    names = [file.relative_to(folder).as_posix() for file in files]
     if as_json:
         done = {"folder": str(folder), "run": job.run, "new_maps": progress.rows, "skipped": progress.skipped}
-        print_json({**done, "failed": progress.failed, "files": names})
+        print_json({**done, "failed": progress.failed, "mended": progress.mended, "files": names})
     else:
+        print_notes(progress.mended)
         print_failures(progress)
+        if progress.known_failed:
+            print_notes(
+                ["rows that failed in an earlier run are kept; --retry computes the files with such rows again"]
+            )
         print_counts(progress, folder)
         plural, ellipsis = "" if len(names) == 1 else "s", " …" if len(names) > 3 else ""
         typer.echo(f"{len(names)} file{plural} of maps in {folder}: {', '.join(names[:3])}{ellipsis}")

@@ -56,6 +56,14 @@ RayGpus = Annotated[float | None, Option(min=0, help="GPUs for each Ray worker."
 ResultFolder = Annotated[
     str | None, Option("--out", "-o", metavar="FOLDER", help="Folder of the results.", show_default="runs/NAME")
 ]
+Recompute = Annotated[
+    list[str] | None,
+    Option(
+        "--recompute",
+        metavar="SPEC",
+        help="Compute again what is stored of these methods and metrics: names, specs or patterns such as 'mine*'; repeatable.",
+    ),
+]
 Shard = Annotated[str | None, Option(metavar="i/n", help="Compute part i of n, for job arrays.")]
 
 # options that `takes_model_options` adds to a verb, with their annotations; the default of all but the flag is None

@@ -51,6 +51,7 @@ def reproduce(
     workers: options.Workers = 1,
     ray: options.Ray = None,
     gpus: options.RayGpus = None,
+    recompute: options.Recompute = None,
     shard: options.Shard = None,
     merge: Annotated[bool, Option("--merge", help="Merge the shards and report; compute nothing.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Print the plan as TOML, and on stderr what it costs.")] = False,
@@ -98,7 +99,10 @@ def reproduce(
         if dry_run:
             typer.echo(plan.toml, nl=False)
             return print_estimate(plan, folder, shard, workers, as_json=False, stderr=True)
-        return run_and_report(selected, plan, folder, choose_executor(workers, ray, gpus), shard)
+        from vitreous.bench.recompute import find_specs, list_metrics
+
+        specs = find_specs(recompute or (), plan.methods, list_metrics(plan))
+        return run_and_report(selected, plan, folder, choose_executor(workers, ray, gpus), shard, specs)
 
 
 def print_list() -> int:
@@ -126,7 +130,14 @@ def name_subsets(selected: Reproduction, subsets: Sequence[str]) -> dict[str, st
     return parse_pairs(named, "--subset", f"KEY=FILE, with KEY one of {', '.join(keys)}")
 
 
-def run_and_report(selected: Reproduction, plan: Plan, folder: Path, executor: Executor, shard: str | None) -> int:
+def run_and_report(
+    selected: Reproduction,
+    plan: Plan,
+    folder: Path,
+    executor: Executor,
+    shard: str | None,
+    recompute: Sequence[str] = (),
+) -> int:
     """Compute what is missing, write the report and print the table; return the exit status.
 
     A shard has neither: it is reported once all of them are merged.
@@ -137,7 +148,8 @@ def run_and_report(selected: Reproduction, plan: Plan, folder: Path, executor: E
 
     place = choose_store_folder(folder, shard)
     with Store(place) as store, run_display(place) as display:
-        progress = execute(plan, store, executor, shard=shard, report=display)
+        progress = execute(plan, store, executor, shard=shard, recompute=recompute, report=display)
+    print_notes(progress.mended)
     print_failures(progress)
     if shard is None:
         report(selected, folder)

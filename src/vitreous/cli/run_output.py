@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import isfinite, isnan
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -14,6 +15,7 @@ from vitreous.bench import run_plan
 from vitreous.bench.cost import estimate
 from vitreous.bench.plan import Plan
 from vitreous.bench.pool import Executor, processes, run_serially
+from vitreous.bench.recompute import find_specs, list_metrics
 from vitreous.bench.signals import Stopped
 from vitreous.bench.store import Store
 from vitreous.bench.summary import MethodSummary, MetricSummary, summarise_store
@@ -100,7 +102,7 @@ def print_standings(
         scores = [column.plain() for column in columns]
         print_json({**done, "skipped": progress.skipped, "failed": progress.failed, "columns": scores})
         return
-    print_notes(f"{name} was damaged; what it held was computed again" for name in progress.mended)
+    print_notes(progress.mended)
     groups: dict[tuple[str, str, str], list[MetricSummary]] = {}
     for column in columns:
         groups.setdefault((column.model, column.dataset, column.score), []).append(column)
@@ -199,12 +201,23 @@ def choose_store_folder(folder: Path, shard: str | None) -> Path:
 
 
 def execute_plan(
-    plan: Plan, folder: Path, executor: Executor, shard: str | None, *, recheck: bool, as_json: bool
+    plan: Plan,
+    folder: Path,
+    executor: Executor,
+    shard: str | None,
+    *,
+    recheck: bool = False,
+    recompute: Sequence[str] = (),
+    as_json: bool,
 ) -> int:
     """Compute what is missing, then print the table; return the exit status."""
+    run_options: dict[str, Any] = {
+        "recheck": recheck,
+        "recompute": find_specs(recompute, plan.methods, list_metrics(plan)),
+    }
     with Store(choose_store_folder(folder, shard)) as store:
         with run_display(store.folder) as display:
-            progress = run_plan.execute(plan, store, executor, shard=shard, recheck=recheck, report=display)
+            progress = run_plan.execute(plan, store, executor, shard=shard, **run_options, report=display)
         print_standings(plan, store, progress, as_json=as_json, table=shard is None)
     return 1 if progress.failed else 0
 

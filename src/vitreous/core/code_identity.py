@@ -115,8 +115,8 @@ def identify_code(*values: Any) -> tuple[CodeIdentity, ...]:
     tuple of CodeIdentity
         Sorted and without duplicates; empty if all code is the library's.
     """
-    known: dict[int, Any] = {}
-    return tuple(sorted({identify_root(root) for value in values for root in find_outside_code(value, known)}))
+    objects_by_id: dict[int, Any] = {}
+    return tuple(sorted({identify_root(root) for value in values for root in find_outside_code(value, objects_by_id)}))
 
 
 def identify_root(root: Any) -> CodeIdentity:
@@ -143,18 +143,18 @@ def list_files(code: Any) -> list[Path]:
     return [Path(function.__code__.co_filename) for function in own]
 
 
-def find_outside_code(value: Any, known: dict[int, Any]) -> Iterator[Any]:
-    """Functions, classes and callable objects in a value that are not the library's; `known` are those already searched."""
-    if isinstance(value, PLAIN) or id(value) in known:
+def find_outside_code(value: Any, objects_by_id: dict[int, Any]) -> Iterator[Any]:
+    """Functions, classes and callable objects in a value that are not the library's; `objects_by_id` are those already searched."""
+    if isinstance(value, PLAIN) or id(value) in objects_by_id:
         return
-    known[id(value)] = value
+    objects_by_id[id(value)] = value
     inner: Iterable[Any] = ()
     if isinstance(value, FunctionType):
         own = inspect.unwrap(value)
         if isinstance(own, FunctionType) and is_outside(own.__module__):
             yield own
             return
-        inner = list_held(value)
+        inner = list_contents(value)
     elif isinstance(value, type):
         if is_outside(value.__module__):
             yield value
@@ -173,16 +173,16 @@ def find_outside_code(value: Any, known: dict[int, Any]) -> Iterator[Any]:
     elif is_dataclass(value):
         inner = [getattr(value, item.name, None) for item in fields(value)]
     for part in inner:
-        yield from find_outside_code(part, known)
+        yield from find_outside_code(part, objects_by_id)
 
 
-def list_held(function: Any) -> list[Any]:
+def list_contents(function: Any) -> list[Any]:
     """What a function keeps besides its code: defaults, the contents of its closure, and the function that it wraps."""
-    held: list[Any] = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    contents: list[Any] = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # not filled yet
-            held.append(cell.cell_contents)
-    return [*held, *([function.__wrapped__] if hasattr(function, "__wrapped__") else [])]
+            contents.append(cell.cell_contents)
+    return [*contents, *([function.__wrapped__] if hasattr(function, "__wrapped__") else [])]
 
 
 def is_outside(module: str | None) -> bool:
@@ -208,7 +208,7 @@ def find_distribution(package: str) -> str:
 # ── what was loaded ──────────────────────────────────────────────────────────────────────────────
 
 
-def list_loaded(value: Any, known: dict[int, Any], *, has_source: bool) -> Iterator[str]:
+def list_loaded(value: Any, objects_by_id: dict[int, Any], *, has_source: bool) -> Iterator[str]:
     """Text of the loaded code of a function, class or object, and of the code that it calls.
 
     Without source, plain values of the global names that it reads are part of it.
@@ -216,16 +216,16 @@ def list_loaded(value: Any, known: dict[int, Any], *, has_source: bool) -> Itera
     if isinstance(value, PLAIN):
         yield f"{type(value).__name__} {value!r}"
         return
-    if id(value) in known:
+    if id(value) in objects_by_id:
         return
-    known[id(value)] = value
+    objects_by_id[id(value)] = value
     if isinstance(value, CodeType):
         yield from list_code(value)
         return
     inner: Iterable[Any] = ()
     if isinstance(value, FunctionType):
         yield f"function {value.__module__}.{value.__qualname__}"
-        inner = list_held(value)
+        inner = list_contents(value)
         if is_followed(value):
             yield from list_code(value.__code__)
             inner = [*inner, *list_globals(value, has_source=has_source)]
@@ -263,7 +263,7 @@ def list_loaded(value: Any, known: dict[int, Any], *, has_source: bool) -> Itera
     else:
         inner = (type(value), *(vars(value).values() if is_outside(type(value).__module__) and hasattr(value, "__dict__") else ()))  # fmt: skip
     for part in inner:
-        yield from list_loaded(part, known, has_source=has_source)
+        yield from list_loaded(part, objects_by_id, has_source=has_source)
 
 
 def is_followed(code: Any) -> bool:
@@ -300,8 +300,8 @@ def list_globals(function: FunctionType, *, has_source: bool) -> Iterator[Any]:
         if isinstance(value, FunctionType | type | functools.partial) or (value is not None and not has_source):
             yield value
         if isinstance(value, ModuleType) and is_outside(value.__name__):
-            held = (getattr(value, attribute, None) for attribute in sorted(set(names)))
-            yield from (item for item in held if isinstance(item, FunctionType | type))
+            contents = (getattr(value, attribute, None) for attribute in sorted(set(names)))
+            yield from (item for item in contents if isinstance(item, FunctionType | type))
 
 
 def nested_codes(code: CodeType) -> Iterator[CodeType]:

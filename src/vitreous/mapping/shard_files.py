@@ -105,7 +105,8 @@ def read_about(path: Path) -> dict[str, Any] | None:
     import pyarrow.parquet as pq
 
     try:
-        return json.loads((pq.read_schema(path).metadata or {})[b"vitreous"])
+        # of the file, not of the Arrow schema in it, which is a copy without the hashes
+        return json.loads((pq.read_metadata(path).metadata or {})[b"vitreous"])
     except (pa.ArrowException, OSError, KeyError, ValueError):
         return None
 
