@@ -18,10 +18,10 @@ from vitreous.capture.see_through import refuse_unsuited, see_through
 from vitreous.core.errors import ModelError, NotAdaptedError
 from vitreous.models.black_box import FunctionModule, describe_black_box
 from vitreous.models.image_input import Preprocess
-from vitreous.models.model import BlackBox, Network
+from vitreous.models.model import AnyModel, BlackBox, Network
 from vitreous.models.model_registry import adapt, build_named, model_label, with_origin
 from vitreous.models.module_structure import structure_of, unwrap
-from vitreous.models.outputs import check_declared, checked_names, with_outputs
+from vitreous.models.outputs import check_declared, checked_names, count_with_noun, with_outputs
 from vitreous.models.transforms import as_preprocess
 from vitreous.models.vit import ViT
 
@@ -95,7 +95,7 @@ def load(
     model = with_origin(model, named, checkpoint)
     if classes is not None or outputs is not None or named.classes is not None:
         model = with_declared_outputs(model, classes, outputs)
-    return model if preprocess is None else replace(model, preprocess=preprocess)
+    return model if preprocess is None else with_preprocess(model, preprocess)
 
 
 def wrap(
@@ -125,7 +125,7 @@ def wrap(
         Name of the model in captions and files.
     preprocess
         Converts images to tensors: a `Preprocess`, a torchvision transform (or weights), a timm transform, a Hugging
-        Face image processor, or any callable from an RGB PIL image to a float tensor [3, H, W]. If the geometry of the
+        Face image processor, or any callable from an RGB PIL image to a float tensor [channels, H, W]. If the geometry of the
         transform is known, maps are projected back onto the original image; otherwise a `Caveat` is issued. None uses
         the model's own configuration: timm's data config, or the processor in the folder that a Hugging Face model was
         loaded from.
@@ -229,7 +229,17 @@ def describe(
                 return as_network(module, name, str(problem), preprocess=preprocess, size=size)
             except ModelError as lost:
                 raise ModelError(f"{problem}; as a network of any kind: {lost}") from None
-    return vit if preprocess is None else replace(vit, preprocess=preprocess)
+    return vit if preprocess is None else with_preprocess(vit, preprocess)
+
+
+def with_preprocess(model: AnyModel, preprocess: Preprocess) -> AnyModel:
+    """The model with another preprocessing; raise `ModelError` if it gives another number of channels."""
+    if preprocess.channels != model.channels:
+        raise ModelError(
+            f"preprocess gives images of {count_with_noun(preprocess.channels, 'channel')}, and {model.name!r} takes {model.channels}; "
+            f"vitreous.Preprocess.plain(size, mean, std, channels={model.channels}) would work"
+        )
+    return replace(model, preprocess=preprocess)
 
 
 def describe_by_adapter(module: nn.Module, name: str | None) -> ViT:

@@ -209,7 +209,7 @@ def test_invalid_timm_configs_are_refused():
 
     for change, words in [
         ({"crop_mode": "corner"}, "crop_mode 'corner'"),
-        ({"input_size": (1, 32, 32)}, "reads 1"),
+        ({"input_size": (1, 32, 32)}, "1 number, not 3"),
         ({"interpolation": "random"}, "interpolation 'random'"),
         ({"crop_border_pixels": 4}, "crop_border_pixels"),
         ({"mean": (0.5, 0.5)}, "3 numbers"),

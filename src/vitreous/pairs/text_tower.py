@@ -16,7 +16,7 @@ from vitreous.capture.completeness import check_completeness
 from vitreous.core.deprecation import warn_of_name
 from vitreous.core.errors import ModelError, ShapeError, describe_error
 from vitreous.models.eval_mode import evaluating
-from vitreous.models.huggingface import load_text_tower, padding_options
+from vitreous.models.huggingface_texts import load_text_tower, padding_options
 from vitreous.models.layout import NetworkBlock, TokenGrid
 from vitreous.models.model import Inputs, Layout, ModuleForward, Network
 from vitreous.models.tensor_types import Images
