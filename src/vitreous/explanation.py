@@ -24,6 +24,7 @@ from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.recipe import LayerSignal
 from vitreous.models.model import BlackBox
+from vitreous.models.random_weights import weights_caution
 from vitreous.models.tensor_types import Images
 from vitreous.models.vit import ViT
 
@@ -93,9 +94,10 @@ def explain_batch(
             f"{method.spec!r} does not keep the graph of its maps; differentiable=True works with methods of one backward pass, "
             "such as 'temper', 'decompx+plus', 'gradcam' and 'genatt'"
         )
+    caveats = (cautions(method, model), weights_caution(model))
     about = {
         **attribution.provenance,
-        **provenance(model, method, score_function, images, cautions(method, model)),
+        **provenance(model, method, score_function, images, "; ".join(filter(None, caveats))),
         **({} if effective is None else {"precision": effective}),
         **target.provenance(score_function, method.linearisation),
     }
