@@ -23,6 +23,7 @@ from vitreous.models.black_box import describe_black_box, states_channels, with_
 from vitreous.models.huggingface_texts import saved_tokenizer
 from vitreous.models.image_input import open_image
 from vitreous.models.model import BlackBox, Network
+from vitreous.models.model_registry import refuse_meta_default
 from vitreous.models.outputs import with_score
 from vitreous.models.tensor_types import Images
 from vitreous.models.vit import ViT
@@ -52,6 +53,7 @@ def describe_model(
     black_box
         Whether a module is a black box anyway.
     """
+    refuse_meta_default()
     if isinstance(model, str):
         model = load(model)
     try:

@@ -19,7 +19,7 @@ from vitreous.core.errors import ModelError, NotAdaptedError
 from vitreous.models.black_box import FunctionModule, describe_black_box
 from vitreous.models.image_input import Preprocess
 from vitreous.models.model import AnyModel, BlackBox, Network
-from vitreous.models.model_registry import adapt, build_named, model_label, with_origin
+from vitreous.models.model_registry import adapt, build_named, model_label, refuse_meta_default, with_origin
 from vitreous.models.module_structure import structure_of, unwrap
 from vitreous.models.outputs import check_declared, checked_names, count_with_noun, with_outputs
 from vitreous.models.transforms import as_preprocess
@@ -171,6 +171,7 @@ def wrap(
     >>> vitreous.wrap(classify, classes=["red", "other"], outputs="probabilities", size=(64, 64))
     BlackBox('classify', 64x64, torch.float32, cpu)
     """
+    refuse_meta_default()
     if not isinstance(model, nn.Module):
         refuse_no_function(model)
         model, black_box = FunctionModule(model), True
@@ -186,6 +187,14 @@ def wrap(
     refuse_probabilities(outputs, name or type(model).__name__)
     described = describe(model, name, preprocess=preprocess, size=size)
     return with_declared_outputs(described, classes, outputs)
+
+
+def refuse_torchvision_detector(module: nn.Module) -> None:
+    if any(base.__module__.startswith("torchvision.models.detection") for base in type(module).__mro__):
+        raise ModelError(
+            f"{type(module).__name__!r} returns lists of boxes, whose number changes with the image; a module that returns the class "
+            "logits of one box would work, as in the guide 'Explain a detector' (docs/how-to/detector.md, 'Detectors of torchvision')"
+        )
 
 
 def refuse_no_function(model: Any) -> None:
@@ -219,6 +228,7 @@ def describe(
 ) -> Network:
     """Describe a module as a `ViT`, or else as a `Network`; parameters as for `wrap`."""
     module = unwrap(module)
+    refuse_torchvision_detector(module)
     refuse_unsuited(module, name or type(module).__name__)
     try:
         vit = describe_by_adapter(module, name)

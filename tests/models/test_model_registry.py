@@ -393,3 +393,21 @@ def test_a_source_may_still_give_its_origin_as_a_dictionary():
         named = vitreous.NamedModule(nn.Linear(2, 2), facts={"class": "Linear", "weights": "random"})
 
     assert named.origin == vitreous.ModelOrigin(class_name="Linear", weights="random")
+
+
+def test_a_default_device_without_values_is_refused():
+    vit = vitreous.load("scenes")
+    for call in (
+        lambda: vitreous.load("scenes"),
+        lambda: vitreous.wrap(vit.module),
+        lambda: vitreous.explain(vit, BLANK),
+        lambda: vitreous.evaluate(vit, BLANK, CONSTANT),
+    ):
+        with (
+            torch.device("meta"),
+            pytest.raises(vitreous.ModelError, match=r"default device is 'meta', .*'cpu'. would work"),
+        ):
+            call()
+
+
+BLANK, CONSTANT = torch.zeros(1, 3, 112, 112), torch.zeros(1, 196)

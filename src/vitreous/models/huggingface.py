@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.core.errors import ModelError, ShapeError, VitreousError
+from vitreous.core.errors import ModelError, ShapeError, VitreousError, describe_error
 from vitreous.models.checkpoint import read_checkpoint, refuse_mismatch
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.image_input import Preprocess
@@ -86,6 +86,11 @@ def create_huggingface(
         raise ModelError(
             f"{name!r} could not be loaded: {why}; without the hub, give a local folder with config.json and "
             "model.safetensors as the name, and other weights as checkpoint=…"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - modules fail in many ways on sizes and names that are invalid
+        raise ModelError(
+            f"{name!r} cannot be built as its configuration says ({describe_error(error)}); config.json has a value that "
+            "transformers does not take"
         ) from None
     # Unexpected weights are allowed: they belong to poolers and text towers, which these classifiers do not have.
     misfits = ("mis-shaped", "mismatched_keys"), ("missing", "missing_keys")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zlib
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -56,6 +57,10 @@ def open_upright(source: Source) -> tuple[Image.Image, int]:
         try:
             image = data if isinstance(data, Image.Image) else Image.open(BytesIO(data))
             image.load()
+            if image.format == "PNG" and isinstance(data, bytes) and misses_rows(data, image):
+                raise DataError(f"{name} is cut short: its last rows are missing; save it again in full")
+        except DataError:
+            raise
         except UnidentifiedImageError:
             raise DataError(f"{name} is not an image that can be read; PNG, JPEG, WebP or TIFF would work") from None
         except Image.DecompressionBombError:
@@ -70,6 +75,35 @@ def open_upright(source: Source) -> tuple[Image.Image, int]:
             upright = ImageOps.exif_transpose(image)
             image, orientation = upright, image.getexif().get(ExifTags.Base.Orientation, 1)
         return to_rgb(image, name), orientation if orientation in range(1, 9) else 1
+
+
+def misses_rows(data: bytes, image: Image.Image) -> bool:
+    """Whether a PNG file ends before its last row, which Pillow leaves black without an error."""
+    width, height, depth, colours, interlaced = *image.size, data[24], data[25], data[28]
+    if not interlaced and np.asarray(image)[-1].any():  # the last row was written
+        return False
+    bits = depth * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colours]
+    passes = ADAM7 if interlaced else ((0, 0, 1, 1),)
+    sizes = ((-(-(width - x) // across), -(-(height - y) // down)) for x, y, across, down in passes)
+    expected = sum(rows * (1 + -(-columns * bits // 8)) for columns, rows in sizes if columns > 0 and rows > 0)
+    inflate, size, start = zlib.decompressobj(), 0, 8
+    while start + 8 <= len(data) and size < expected:
+        length, kind = int.from_bytes(data[start : start + 4]), data[start + 4 : start + 8]
+        if kind == b"IDAT":
+            size += len(inflate.decompress(data[start + 8 : start + 8 + length]))
+        start += 12 + length
+    return size < expected
+
+
+ADAM7 = (
+    (0, 0, 8, 8),
+    (4, 0, 8, 8),
+    (0, 4, 4, 8),
+    (2, 0, 4, 4),
+    (0, 2, 2, 4),
+    (1, 0, 2, 2),
+    (0, 1, 1, 2),
+)  # x, y, steps
 
 
 def read_source(source: Source) -> tuple[bytes | Image.Image, str]:
