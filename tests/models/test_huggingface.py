@@ -335,7 +335,7 @@ def test_a_missing_hub_connection_gives_an_error_message(monkeypatch):
         ({"num_hidden_layers": "many"}, "num_hidden_layers"),
     ],
 )
-def test_configurations_that_cannot_be_built_are_refused_in_one_sentence(change, words, tmp_path):
+def test_configurations_that_cannot_be_built_are_refused_in_one_line(change, words, tmp_path):
     settings = {"model_type": "vit", "architectures": ["ViTForImageClassification"], **BODY, **change}
     (tmp_path / "config.json").write_text(json.dumps(settings))
 
