@@ -69,7 +69,7 @@ def test_an_image_and_its_file_get_the_same_map(vit, picture, tmp_path):
         ([torch.zeros(3, 32, 32), torch.zeros(3, 16, 16)], "one shape"),
         (np.zeros((32, 32, 3)), "float64 does not say which value is white; give uint8"),
         ([np.zeros((32, 32, 3), np.float32)], "float32 does not say which value is white"),
-        (np.zeros((32, 32, 2), np.uint8), r"\[H, W, 3\].* not \[32, 32, 2\]"),
+        (np.zeros((32, 32, 2), np.uint8), r"has 2 channels, and the model takes 3; .*\[H, W, 3\]"),
         (np.zeros((2, 2, 32, 32, 3), np.uint8), "not \\[2, 2, 32, 32, 3\\]"),
         (np.zeros((0, 32, 32, 3), np.uint8), "no images"),
         ([np.zeros((32, 32, 3), np.uint8), torch.zeros(3, 32, 32)], "cannot be mixed"),

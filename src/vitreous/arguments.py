@@ -17,11 +17,13 @@ from vitreous.capture.black_box_probe import as_constant
 from vitreous.capture.see_through import examine, fits
 from vitreous.capture.targets import ClassTarget, Target
 from vitreous.core.errors import ModelError, ShapeError, SpecError
-from vitreous.methods.method import Method, black_box_methods
+from vitreous.methods.capability_lists import black_box_methods
+from vitreous.methods.method import METHODS, Method
 from vitreous.models.black_box import describe_black_box, states_channels, with_observed_outputs
-from vitreous.models.huggingface import saved_tokenizer
+from vitreous.models.huggingface_texts import saved_tokenizer
 from vitreous.models.image_input import open_image
 from vitreous.models.model import BlackBox, Network
+from vitreous.models.model_registry import refuse_meta_default
 from vitreous.models.outputs import with_score
 from vitreous.models.tensor_types import Images
 from vitreous.models.vit import ViT
@@ -51,6 +53,7 @@ def describe_model(
     black_box
         Whether a module is a black box anyway.
     """
+    refuse_meta_default()
     if isinstance(model, str):
         model = load(model)
     try:
@@ -69,7 +72,7 @@ def describe_model(
             ) from None
         if method.black_box is None:
             raise ModelError(
-                f"{problem}. {method.name!r} looks inside the model; as a black box it can be explained by: {black_box_methods()}"
+                f"{problem}. {method.name!r} looks inside the model; as a black box it can be explained by: {black_box_methods(METHODS)}"
             ) from None
         described = describe_black_box(model, str(problem))
     return described if score is None else with_score(described, score)
@@ -142,7 +145,7 @@ def as_images(model: BlackBox, images: ImageInput | None) -> tuple[tuple[Any, ..
     """
     if isinstance(model, Network) and model.clip is not None:
         return None, model.clip.checked(images, model.name)
-    if isinstance(images, np.ndarray | Tensor) and images.ndim == 4 and is_eight_bit(images):
+    if isinstance(images, np.ndarray | Tensor) and images.ndim == 4 and is_unprepared(images):
         images = list(images)  # one array per image
     if is_prepared(images):
         return None, checked_batch(model, images)
@@ -186,9 +189,9 @@ def check_sources(sources: list[Any]) -> None:
 
 
 def is_prepared(image: Any) -> TypeGuard[Tensor]:
-    """Whether an image is a tensor of the model's input; 8-bit tensors still have to be preprocessed."""
-    return isinstance(image, Tensor) and not is_eight_bit(image)
+    """Whether an image is a tensor of the model's input; tensors of 8 or 16 bits still have to be preprocessed."""
+    return isinstance(image, Tensor) and not is_unprepared(image)
 
 
-def is_eight_bit(array: np.ndarray | Tensor) -> bool:
-    return array.dtype in (torch.uint8, np.uint8)
+def is_unprepared(array: np.ndarray | Tensor) -> bool:
+    return array.dtype in (torch.uint8, np.uint8, torch.uint16, np.uint16)

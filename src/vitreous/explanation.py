@@ -25,6 +25,7 @@ from vitreous.methods.attribution import Attribution, join_attributions
 from vitreous.methods.method import Method
 from vitreous.methods.recipe import LayerSignal
 from vitreous.models.model import BlackBox, Network
+from vitreous.models.random_weights import weights_caution
 from vitreous.models.tensor_types import Images
 from vitreous.models.vit import ViT
 
@@ -161,9 +162,10 @@ def compute_batch(
             f"{method.spec!r} does not keep the graph of its maps; differentiable=True works with methods of one backward pass, "
             "such as 'temper', 'decompx+plus', 'gradcam' and 'genatt'"
         )
+    caveats = (cautions(method, model), weights_caution(model))
     about = {
         **attribution.provenance,
-        **provenance(model, method, score_function, images, cautions(method, model)),
+        **provenance(model, method, score_function, images, "; ".join(filter(None, caveats))),
         **({} if effective is None else {"precision": effective}),
         **target.provenance(score_function, method.linearisation),
     }

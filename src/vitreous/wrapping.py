@@ -19,10 +19,10 @@ from vitreous.capture.see_through import refuse_unsuited, see_through
 from vitreous.core.errors import ModelError, NotAdaptedError
 from vitreous.models.black_box import FunctionModule, describe_black_box
 from vitreous.models.image_input import Preprocess
-from vitreous.models.model import BlackBox, Network
-from vitreous.models.model_registry import adapt, build_named, model_label, with_origin
+from vitreous.models.model import AnyModel, BlackBox, Network
+from vitreous.models.model_registry import adapt, build_named, model_label, refuse_meta_default, with_origin
 from vitreous.models.module_structure import structure_of, unwrap
-from vitreous.models.outputs import check_declared, checked_names, with_outputs
+from vitreous.models.outputs import check_declared, checked_names, count_with_noun, with_outputs
 from vitreous.models.transforms import as_preprocess
 from vitreous.models.vit import ViT
 
@@ -97,7 +97,7 @@ def load(
     model = with_origin(model, named, checkpoint)
     if classes is not None or outputs is not None or named.classes is not None:
         model = with_declared_outputs(model, classes, outputs)
-    return model if preprocess is None else replace(model, preprocess=preprocess)
+    return model if preprocess is None else with_preprocess(model, preprocess)
 
 
 @without_autocast()
@@ -128,7 +128,7 @@ def wrap(
         Name of the model in captions and files.
     preprocess
         Converts images to tensors: a `Preprocess`, a torchvision transform (or weights), a timm transform, a Hugging
-        Face image processor, or any callable from an RGB PIL image to a float tensor [3, H, W]. If the geometry of the
+        Face image processor, or any callable from an RGB PIL image to a float tensor [channels, H, W]. If the geometry of the
         transform is known, maps are projected back onto the original image; otherwise a `Caveat` is issued. None uses
         the model's own configuration: timm's data config, or the processor in the folder that a Hugging Face model was
         loaded from.
@@ -174,6 +174,7 @@ def wrap(
     >>> vitreous.wrap(classify, classes=["red", "other"], outputs="probabilities", size=(64, 64))
     BlackBox('classify', 64x64, torch.float32, cpu)
     """
+    refuse_meta_default()
     if not isinstance(model, nn.Module):
         refuse_no_function(model)
         model, black_box = FunctionModule(model), True
@@ -189,6 +190,14 @@ def wrap(
     refuse_probabilities(outputs, name or type(model).__name__)
     described = describe(model, name, preprocess=preprocess, size=size)
     return with_declared_outputs(described, classes, outputs)
+
+
+def refuse_torchvision_detector(module: nn.Module) -> None:
+    if any(base.__module__.startswith("torchvision.models.detection") for base in type(module).__mro__):
+        raise ModelError(
+            f"{type(module).__name__!r} returns lists of boxes, whose number changes with the image; a module that returns the class "
+            "logits of one box would work, as in the guide 'Explain a detector' (docs/how-to/detector.md, 'Detectors of torchvision')"
+        )
 
 
 def refuse_no_function(model: Any) -> None:
@@ -222,6 +231,7 @@ def describe(
 ) -> Network:
     """Describe a module as a `ViT`, or else as a `Network`; parameters as for `wrap`."""
     module = unwrap(module)
+    refuse_torchvision_detector(module)
     refuse_unsuited(module, name or type(module).__name__)
     try:
         vit = describe_by_adapter(module, name)
@@ -232,7 +242,17 @@ def describe(
                 return as_network(module, name, str(problem), preprocess=preprocess, size=size)
             except ModelError as lost:
                 raise ModelError(f"{problem}; as a network of any kind: {lost}") from None
-    return vit if preprocess is None else replace(vit, preprocess=preprocess)
+    return vit if preprocess is None else with_preprocess(vit, preprocess)
+
+
+def with_preprocess(model: AnyModel, preprocess: Preprocess) -> AnyModel:
+    """The model with another preprocessing; raise `ModelError` if it gives another number of channels."""
+    if preprocess.channels != model.channels:
+        raise ModelError(
+            f"preprocess gives images of {count_with_noun(preprocess.channels, 'channel')}, and {model.name!r} takes {model.channels}; "
+            f"vitreous.Preprocess.plain(size, mean, std, channels={model.channels}) would work"
+        )
+    return replace(model, preprocess=preprocess)
 
 
 def describe_by_adapter(module: nn.Module, name: str | None) -> ViT:

@@ -76,7 +76,8 @@ def test_explain_takes_class_names_and_preprocessing(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--mean", "1,2"], "mean 1,2 is not understood; write one number or three"),
+        (["--mean", "0.1,,2"], "mean 0.1,,2 is not understood; write one number, or one per channel"),
+        (["--mean", "0.1,0.2"], "--mean has 2 numbers, and"),
         (["--mean", "123.7,116.3,103.5"], "divide values from 0 to 255 by 255"),
         (["--std", "0"], "std 0 is not of pixel values from 0 to 1"),
         (["--std", "a,b,c"], "std a,b,c is not understood"),

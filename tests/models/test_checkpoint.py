@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import zipfile
 from pathlib import PurePosixPath
 
 import pytest
@@ -164,3 +165,15 @@ def test_every_part_gets_its_own_flag_back():
 def test_a_device_that_is_not_there_is_refused():
     with pytest.raises(ModelError, match="device 'nowhere' is not available here"):
         vitreous.load("scenes", device="nowhere")
+
+
+def test_a_compressed_file_that_unpacks_to_far_more_is_refused_unread(tmp_path, monkeypatch):
+    torch.save({"weight": torch.zeros(20_000_000)}, tmp_path / "plain.pth")
+    with zipfile.ZipFile(tmp_path / "plain.pth") as plain, zipfile.ZipFile(tmp_path / "bomb.pth", "w", 8) as bomb:
+        for member in plain.namelist():
+            bomb.writestr(member, plain.read(member))
+
+    assert read_checkpoint(tmp_path / "plain.pth")["weight"].numel() == 20_000_000
+    monkeypatch.setattr(torch, "load", None)
+    with pytest.raises(DataError, match=r"bomb.pth' has 0.1 MiB and unpacks to 76 MiB; save the model's state_dict"):
+        read_checkpoint(tmp_path / "bomb.pth")

@@ -13,7 +13,8 @@ import vitreous
 from tests.cases import each
 from vitreous.core.errors import ModelError, NoGradientError, SpecError
 from vitreous.draw.captions import probability
-from vitreous.methods.method import METHODS, black_box_methods, gradient_free_methods
+from vitreous.methods.capability_lists import black_box_methods, gradient_free_methods
+from vitreous.methods.method import METHODS
 
 WEIGHTS = torch.randn(3 * 16 * 16, 4, generator=torch.Generator().manual_seed(0)) / 10
 RISE = "rise(masks=16)"
@@ -236,9 +237,11 @@ def test_gradients_of_a_model_without_any_are_refused_with_methods_that_work(fun
 
 
 def test_methods_that_work_without_gradients_are_listed_first():
-    evaluating, _, differentiating = black_box_methods().partition("; if it passes gradients on to its images, also: ")
+    evaluating, _, differentiating = black_box_methods(METHODS).partition(
+        "; if it passes gradients on to its images, also: "
+    )
 
-    assert evaluating == gradient_free_methods()
+    assert evaluating == gradient_free_methods(METHODS)
     assert differentiating.split(", ") == ["ig", "smoothgrad"]
     for name in evaluating.split(", "):
         assert METHODS[name].black_box is not None

@@ -324,3 +324,23 @@ def test_a_missing_hub_connection_gives_an_error_message(monkeypatch):
 
     assert "\n" not in str(caught.value)
     assert caught.value.__suppress_context__
+
+
+@each(
+    "change, words",
+    [
+        ({"hidden_size": -1}, "negative dimension"),
+        ({"hidden_act": "nonsense"}, "KeyError: 'nonsense'"),
+        ({"num_attention_heads": 0}, "ZeroDivisionError"),
+        ({"num_hidden_layers": "many"}, "num_hidden_layers"),
+    ],
+)
+def test_configurations_that_cannot_be_built_are_refused_in_one_line(change, words, tmp_path):
+    settings = {"model_type": "vit", "architectures": ["ViTForImageClassification"], **BODY, **change}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+
+    with pytest.raises(
+        ModelError, match=f"cannot be built as its configuration says .*{words}.*config.json has"
+    ) as refusal:
+        described(f"hf:{tmp_path}", pretrained=False)
+    assert "\n" not in str(refusal.value)

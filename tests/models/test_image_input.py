@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+import struct
+import zlib
 from dataclasses import replace
 from fractions import Fraction
 
@@ -12,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.cases import each
 from vitreous.core.errors import DataError, ModelError, ShapeError, SpecError
 from vitreous.models.image_input import Preprocess, open_image
 
@@ -209,7 +212,7 @@ def test_invalid_timm_configs_are_refused():
 
     for change, words in [
         ({"crop_mode": "corner"}, "crop_mode 'corner'"),
-        ({"input_size": (1, 32, 32)}, "reads 1"),
+        ({"input_size": (1, 32, 32)}, "1 number, not 3"),
         ({"interpolation": "random"}, "interpolation 'random'"),
         ({"crop_border_pixels": 4}, "crop_border_pixels"),
         ({"mean": (0.5, 0.5)}, "3 numbers"),
@@ -514,3 +517,25 @@ def test_preprocessing_of_papers_is_as_published():
     assert Preprocess.published("tis", Preprocess.plain(384)).resize == (439, 439)
     with pytest.raises(SpecError, match="known: chefer, tokentm, tis, skipplus"):
         Preprocess.published("rise", own)
+
+
+@each("interlaced", [False, True])
+def test_a_png_whose_last_rows_are_missing_is_refused(interlaced, tmp_path):
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    def png(rows: bytes) -> bytes:
+        header = struct.pack(">IIBBBBB", 9, 8, 8, 2, 0, 0, interlaced)
+        packed = zlib.compress(rows)
+        data = chunk(b"IDAT", packed[:10]) + chunk(b"IDAT", packed[10:])
+        return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + data + chunk(b"IEND", b"")
+
+    columns = [(2, 1), (1, 1), (3, 1), (2, 2), (5, 2), (4, 4), (9, 4)] if interlaced else [(9, 8)]
+    rows = b"".join((b"\0" + b"\x07" * 3 * width) * height for width, height in columns)
+    black = bytes(len(rows))
+    (tmp_path / "half.png").write_bytes(png(rows[: len(rows) // 2]))
+
+    with pytest.raises(DataError, match=r"half.png' is (damaged or )?cut short.*; save it again in full"):
+        open_image(tmp_path / "half.png")
+    assert open_image(png(rows)).getpixel((8, 7)) == (7, 7, 7)
+    assert open_image(png(black)).getpixel((8, 7)) == (0, 0, 0)

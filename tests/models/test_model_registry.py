@@ -384,3 +384,21 @@ def test_origin_is_typed_and_cannot_be_changed():
     assert vit.origin == vitreous.ModelOrigin(library="torchvision", class_name="VisionTransformer")
     with pytest.raises(AttributeError):
         vit.origin.source = "another"
+
+
+def test_a_default_device_without_values_is_refused():
+    vit = vitreous.load("scenes")
+    for call in (
+        lambda: vitreous.load("scenes"),
+        lambda: vitreous.wrap(vit.module),
+        lambda: vitreous.explain(vit, BLANK),
+        lambda: vitreous.evaluate(vit, BLANK, CONSTANT),
+    ):
+        with (
+            torch.device("meta"),
+            pytest.raises(vitreous.ModelError, match=r"default device is 'meta', .*'cpu'. would work"),
+        ):
+            call()
+
+
+BLANK, CONSTANT = torch.zeros(1, 3, 112, 112), torch.zeros(1, 196)

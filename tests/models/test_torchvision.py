@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from urllib.error import URLError
 
 import pytest
 import torch
 from PIL import Image
 from torch import nn
+from torchvision.models import get_model
 from torchvision.models import vision_transformer as tv
 
+import vitreous
+from tests.cases import each
 from tests.models.families import described
 from tests.models.runner import run_parts
 from vitreous.core.errors import ModelError, ShapeError
@@ -180,3 +184,14 @@ def test_a_missing_network_connection_gives_an_error_message(monkeypatch):
 
     assert "\n" not in str(caught.value)
     assert caught.value.__suppress_context__
+
+
+@each("name", ["fasterrcnn_mobilenet_v3_large_320_fpn", "ssdlite320_mobilenet_v3_large"])
+def test_detectors_are_refused_with_the_recipe_for_them(name):
+    detector = get_model(name, weights=None, weights_backbone=None, num_classes=3)
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "detector.md").read_text()
+
+    for call in (lambda: vitreous.wrap(detector), lambda: vitreous.explain(detector, torch.zeros(1, 3, 64, 64))):
+        with pytest.raises(ModelError, match=r"lists of boxes.*docs/how-to/detector.md, 'Detectors of torchvision'\)"):
+            call()
+    assert "## Detectors of torchvision" in page

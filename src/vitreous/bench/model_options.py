@@ -18,9 +18,10 @@ from vitreous.data.reader import expand_path
 from vitreous.front import load, wrap
 from vitreous.models.black_box import with_observed_outputs
 from vitreous.models.class_names import read_class_names
-from vitreous.models.image_input import Preprocess, Triple
+from vitreous.models.image_input import PerChannel, Preprocess, for_channels
 from vitreous.models.model import BlackBox
 from vitreous.models.model_registry import build_named
+from vitreous.models.outputs import count_with_noun
 
 if TYPE_CHECKING:
     from vitreous.bench.plan import ModelSpec
@@ -46,8 +47,8 @@ class ModelOptions:
 
     classes: str | None = None
     black_box: bool = False
-    mean: Triple | None = None
-    std: Triple | None = None
+    mean: PerChannel | None = None
+    std: PerChannel | None = None
     size: tuple[int, int] | None = None
     crop: float | None = None
 
@@ -92,12 +93,12 @@ def load_model(
         vit = load(name, checkpoint, pretrained, device, classes=names, size=options.size, **builder)
         if options.size is not None:
             check_input_size(vit, options.size)
-        return replace(vit, preprocess=change_preprocess(vit.preprocess, options, vit.name, vit.size))
+        return replace(vit, preprocess=change_preprocess(vit.preprocess, options, vit.name, vit.size, vit.channels))
     outputs = builder.pop("outputs", None)
     built = build_named(name, checkpoint=checkpoint, pretrained=pretrained, device=device or "cpu", **builder)
     known = {"preprocess": built.preprocess, "classes": names or built.classes, "outputs": outputs}
     vit = wrap(built.module, name, black_box=True, **known)
-    preprocess = change_preprocess(vit.preprocess, options, name, vit.size)
+    preprocess = change_preprocess(vit.preprocess, options, name, vit.size, vit.channels)
     vit = replace(vit, preprocess=preprocess, size=vit.size if preprocess is None else preprocess.size)
     origin = replace(vit.origin, checkpoint=None if checkpoint is None else str(checkpoint))
     return with_observed_outputs(replace(vit, origin=origin), torch.zeros(1, vit.channels, *vit.size))
@@ -166,7 +167,7 @@ def check_input_size(model: BlackBox, size: tuple[int, int]) -> None:
 
 
 def change_preprocess(
-    preprocess: Preprocess | None, options: ModelOptions, name: str, size: tuple[int, int]
+    preprocess: Preprocess | None, options: ModelOptions, name: str, size: tuple[int, int], channels: int = 3
 ) -> Preprocess | None:
     """The model's preprocessing with mean, standard deviation, size and crop replaced where given."""
     if not options.changes_preprocess:
@@ -176,8 +177,16 @@ def change_preprocess(
             raise ModelError(
                 f"{name!r} does not say how images are prepared; give --mean and --std, and --size if needed"
             )
-        preprocess = Preprocess.plain(options.size or size, options.mean, options.std)
-    new = replace(preprocess, mean=options.mean or preprocess.mean, std=options.std or preprocess.std)
+        preprocess = Preprocess.plain(options.size or size, channels=channels)
+    normalisation = {"mean": options.mean, "std": options.std}
+    for key, value in normalisation.items():
+        if value is not None and len(value) not in (1, channels):
+            raise ModelError(
+                f"--{key} has {len(value)} numbers, and {name!r} takes images of {count_with_noun(channels, 'channel')}"
+            )
+    new = replace(
+        preprocess, **{key: for_channels(value, channels) for key, value in normalisation.items() if value is not None}
+    )
     if options.size is not None and new.resize is not None:
         scaled = (round(box * to / side) for box, to, side in zip(new.resize, options.size, new.size, strict=True))
         new = replace(new, resize=tuple(scaled))
@@ -212,14 +221,14 @@ def parse_flag(value: Any) -> bool:
     return value
 
 
-def parse_mean(value: Any) -> Triple:
+def parse_mean(value: Any) -> PerChannel:
     channels = parse_channels(value)
     if max(map(abs, channels)) > 1:
         raise SpecError(f"mean {value} is not of pixel values from 0 to 1; divide values from 0 to 255 by 255")
     return channels
 
 
-def parse_std(value: Any) -> Triple:
+def parse_std(value: Any) -> PerChannel:
     channels = parse_channels(value)
     if any(not 0 < number <= 2 for number in channels):
         raise SpecError(
@@ -228,13 +237,12 @@ def parse_std(value: Any) -> Triple:
     return channels
 
 
-def parse_channels(value: Any) -> Triple:
-    """Parse three numbers: '0.485,0.456,0.406', one number for all channels, or a list."""
-    numbers = [float(part) for part in split_value(value, ",")]
-    if len(numbers) not in (1, 3) or not all(map(math.isfinite, numbers)):
+def parse_channels(value: Any) -> PerChannel:
+    """Parse a number per channel: '0.485,0.456,0.406', one number for all channels, or a list."""
+    numbers = tuple(float(part) for part in split_value(value, ","))
+    if not all(map(math.isfinite, numbers)):
         raise ValueError
-    red, green, blue = numbers * (3 // len(numbers))
-    return red, green, blue
+    return numbers
 
 
 def parse_size(value: Any) -> tuple[int, int]:
@@ -259,7 +267,7 @@ def split_value(value: Any, separator: str) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else [value]
 
 
-CHANNELS = "is not understood; write one number or three, such as 0.485,0.456,0.406"
+CHANNELS = "is not understood; write one number, or one per channel such as 0.485,0.456,0.406"
 OPTIONS: dict[
     str, tuple[Callable[[Any], Any], str]
 ] = {  # parser, and error message if it raises ValueError or TypeError

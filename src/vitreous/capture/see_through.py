@@ -103,7 +103,7 @@ def see_through(
         forward=ModuleForward(module, logits_of, arguments),
         layout=unplaced_layout,
         size=size,
-        channels=expected_channels(module),
+        channels=expected_channels(module) if preprocess is None else preprocess.channels,
         preprocess=preprocess,
         classes=classes_of(module),
         embedding="num_classes=0" if getattr(module, "num_classes", None) == 0 else "",
@@ -111,7 +111,7 @@ def see_through(
         blocks=(),
         clip=clip,
     )
-    return examine(model, random_image(module, size, clip), blocks, progress)
+    return examine(model, random_image(module, size, clip, model.channels), blocks, progress)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

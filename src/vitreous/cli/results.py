@@ -17,7 +17,7 @@ from vitreous.capture.score_function import resolve_score_function
 from vitreous.capture.targets import class_index
 from vitreous.cli.console import ProgressBar, open_console, print_json, print_table
 from vitreous.cli.files import OutputFolder, make_safe_name
-from vitreous.core.errors import DataError
+from vitreous.core.errors import DataError, ModelError
 from vitreous.draw import figure, sheet
 from vitreous.draw.captions import class_name, format_value, output_value, percent, probabilities, probability
 from vitreous.draw.overlay import Mode
@@ -25,6 +25,7 @@ from vitreous.methods.attribution import Attribution
 from vitreous.methods.spec import resolve
 from vitreous.models.image_input import open_image
 from vitreous.models.model import BlackBox
+from vitreous.models.outputs import count_with_noun
 
 Record = dict[str, Any]
 TABLES = 3  # up to this many images are printed as tables; more are printed as one line each
@@ -51,6 +52,10 @@ class Explainer:
         check_precision(precision)
         self.model, self.precision = model, precision
         self.vit = load_model(model, **loading)
+        if self.vit.preprocess is None:
+            raise ModelError(
+                f"{model!r} does not say how images are prepared (it takes {count_with_noun(self.vit.channels, 'channel')}); give --mean and --std"
+            )
         self.targets = list(dict.fromkeys(class_index(self.vit, target) for target in targets))
 
     def __call__(self, image: Any, progress: ProgressBar[Path]) -> Iterator[Attribution]:

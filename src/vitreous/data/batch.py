@@ -67,7 +67,7 @@ class Batch:
     """
 
     keys: tuple[str, ...]
-    images: Float[Tensor, "b 3 H W"]
+    images: Float[Tensor, "b channels H W"]
     labels: Int[Tensor, " b"]
     originals: list[Image.Image]
     objects: Int8[Tensor, "b H W"] | None = None

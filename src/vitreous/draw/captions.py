@@ -12,6 +12,7 @@ from vitreous.draw.scale import Scale, find_negligible_rows, map_values, scale_o
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.fold import FOLDS
 from vitreous.methods.spec import depends_on_class
+from vitreous.models.random_weights import RANDOM_HEAD, RANDOM_MODEL
 
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 NBSP = "\N{NO-BREAK SPACE}"
@@ -100,6 +101,12 @@ def remarks(attribution: Attribution) -> str:
     if (channels := describe_channels(attribution)) is not None:
         notes.append(channels)
     return ", ".join(notes)
+
+
+def describe_weights(attribution: Attribution) -> str:
+    """Caution that the model or its classifier seems never to have been trained; empty if there is none."""
+    caveat = str(attribution.provenance.get("caveat", ""))
+    return next((sentence for sentence in (RANDOM_MODEL, RANDOM_HEAD) if sentence in caveat), "")
 
 
 def describe_channels(attribution: Attribution) -> str | None:

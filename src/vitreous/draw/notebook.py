@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.colors import to_hex
 from PIL import Image
 
-from vitreous.draw.captions import class_name, describe_missing_image, describe_target, label, remarks
+from vitreous.draw.captions import class_name, describe_missing_image, describe_target, describe_weights, label, remarks
 from vitreous.draw.film import film_image
 from vitreous.draw.overlay import overlay_image
 from vitreous.draw.scale import QUANTILE, Scale, choose_scales, describe_scales, group_rows
@@ -48,7 +48,12 @@ def html(attribution: Attribution, *, limit: int = ROWS) -> str:
     shown = attribution[:limit]
     scales = choose_scales(shown, group_rows(shown), QUANTILE)
     model = str(attribution.provenance.get("model", ""))
-    about = [model, describe_scales(shown, True, 1), describe_missing_image(attribution)]
+    about = [
+        model,
+        describe_weights(attribution),
+        describe_scales(shown, True, 1),
+        describe_missing_image(attribution),
+    ]
     return render_template(
         "notebook.html",
         method=attribution.method,

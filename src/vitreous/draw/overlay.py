@@ -14,6 +14,7 @@ from vitreous.core.errors import ShapeError
 from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, scale_of, tone_base
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.map_arrays import resize_maps
+from vitreous.models.image_bands import shown_at_full_contrast
 from vitreous.models.image_geometry import sample_window
 from vitreous.models.image_input import open_image
 from vitreous.models.layout import ClipLayout
@@ -135,6 +136,7 @@ def backdrop(attribution: Attribution, longest: int = LARGE) -> FramedImage | No
         image = attribution.originals[0]  # `explain` keeps images upright and in RGB
         image = image if isinstance(image, Image.Image) and image.mode == "RGB" else open_image(image)
         window = preprocess.window(image)
+        image = shown_at_full_contrast(image)
     elif attribution.images is not None:
         image = to_image(denormalise_input(attribution))
         window = (0.0, 0.0, float(image.width), float(image.height))
@@ -148,7 +150,7 @@ def backdrop(attribution: Attribution, longest: int = LARGE) -> FramedImage | No
 
 
 def denormalise_input(attribution: Attribution) -> np.ndarray:
-    """The model's input as colours in [0, 1]; min-max scaled when its normalisation is not known.
+    """The model's input as colours in [0, 1]; min-max scaled when it has not three channels or its normalisation is not known.
 
     Of more than three channels the first three are shown; one, or the mean of two, is grey.
     """

@@ -15,6 +15,7 @@ from vitreous.draw.captions import (
     describe_rank,
     describe_sums,
     describe_target,
+    describe_weights,
     label,
     remarks,
 )
@@ -288,7 +289,12 @@ def close_board(
 ) -> Figure:
     """Write the footnotes and draw everything; `panels` are what was drawn, or only the colour scales of it."""
     scales = [panel.scale if isinstance(panel, Panel) else panel for panel in panels]
-    notes = [str(attributions[0].provenance.get("model", "")), note, describe_missing_image(attributions[0])]
+    notes = [
+        str(attributions[0].provenance.get("model", "")),
+        describe_weights(attributions[0]),
+        note,
+        describe_missing_image(attributions[0]),
+    ]
     if any(scale.extend != "neither" for scale in scales):
         notes.append(f"colours end at the {100 * quantile:g} % quantile of |score|, arrows mark what lies beyond")
     if any(isinstance(panel, Panel) and panel.window is not None for panel in panels):

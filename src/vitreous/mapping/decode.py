@@ -59,7 +59,7 @@ class ImageBatch:
         Class indices; −1 if unknown.
     groups
         Images of one size each: the positions in `keys`, and colours [n 3 H W] (uint8, before normalisation) or model
-        inputs (float32). One group unless the preprocessing does not crop. On their way from a decoding process they are
+        inputs [n channels H W] (float32). One group unless the preprocessing does not crop. On their way from a decoding process they are
         an `ImagesInSlot`, or an array if the slot is too small.
     failures
         Index, key and error message of images that could not be read.
@@ -83,11 +83,11 @@ class ImageBatch:
 def decode_slice(source: ImageSource, preprocess: Preprocess, work: Slice) -> ImageBatch:
     """Decode the images of a slice; an image that cannot be read becomes a failure.
 
-    Colours are normalised on the model's device where the preprocessing is a plain `Preprocess`: a quarter of the bytes
-    to send, and the same numbers.
+    Colours are normalised on the model's device where the preprocessing is a plain `Preprocess` of colours: a quarter of
+    the bytes to send, and the same numbers.
     """
     part = source.parts[work.range.part]
-    convert = preprocess.colours if type(preprocess) is Preprocess else preprocess
+    convert = preprocess.colours if sends_colours(preprocess) else preprocess
     batch = ImageBatch(work.range)
     rows: list[Row] = []
     for index, item in enumerate(work.items, work.range.start):
@@ -112,6 +112,11 @@ def decode_slice(source: ImageSource, preprocess: Preprocess, work: Slice) -> Im
         group = list(positions)
         batch.groups.append((group, torch.stack([images[position] for position in group])))
     return batch
+
+
+def sends_colours(preprocess: Preprocess) -> bool:
+    """Whether images are sent as 8-bit colours; grey images and other bands may have more than 8 bits."""
+    return type(preprocess) is Preprocess and preprocess.channels == 3
 
 
 # ── ahead of their use ───────────────────────────────────────────────────────────────────────────
@@ -143,8 +148,8 @@ def decode_in_processes(
 ) -> Generator[ImageBatch, None, None]:
     """Decode slices in processes; batches come as they are ready, in any order. `DataError` if a process dies."""
     height, width = preprocess.size
-    itemsize = 1 if type(preprocess) is Preprocess else 4
-    slots = share_slots(processes + SLOTS_AHEAD, batch_size * 3 * height * width * itemsize)
+    itemsize = 1 if sends_colours(preprocess) else 4
+    slots = share_slots(processes + SLOTS_AHEAD, batch_size * preprocess.channels * height * width * itemsize)
     try:
         with ChildProcesses("vitreous.mapping.decode") as children:  # decoders need no model library
             with children_ignore_terminal():  # the semaphore tracker is started here

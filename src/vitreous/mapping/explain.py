@@ -221,7 +221,7 @@ class MapExplainer:
             launched.done.record()
         return launched
 
-    def to_device(self, images: Tensor) -> Float[Tensor, "n 3 H W"]:
+    def to_device(self, images: Tensor) -> Float[Tensor, "n channels H W"]:
         """Model inputs on the device; colours are normalised there, by the same operations as on a CPU."""
         if self.copies is not None:  # on a stream of its own, while batches that were launched before are computed
             images = images if images.is_pinned() else images.pin_memory()
@@ -264,7 +264,7 @@ class MapExplainer:
         self,
         batch: ImageBatch,
         positions: Sequence[int],
-        images: Float[Tensor, "n 3 H W"],
+        images: Float[Tensor, "n channels H W"],
         classes: TargetClasses,
     ) -> list[MapRows]:
         """Rows of every method; tensors of the result may still be on their way from the device."""

@@ -10,10 +10,11 @@ from vitreous.capture.argument_types import QuestionInput
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.score_function import PROBABILITIES, resolve_score_function
-from vitreous.core.errors import NoGradientError, SpecError
+from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
 from vitreous.methods import run
 from vitreous.methods.attribution import Attribution
+from vitreous.methods.capability_lists import black_box_methods, naming_gradient_free_methods
 from vitreous.methods.fold import Fold
 from vitreous.methods.options import Option, check_choice, check_names, defaults, fit_options, write_options
 from vitreous.methods.recipe import PRESET, QUESTION, Facts, LayerSignal, ProbeFunction, Recipe
@@ -331,7 +332,9 @@ class Method:
             If the method has no such form, or an option excludes it.
         """
         if self.black_box is None:
-            raise SpecError(f"{self.name!r} looks inside the model; of a black box ask one of: {black_box_methods()}")
+            raise SpecError(
+                f"{self.name!r} looks inside the model; of a black box ask one of: {black_box_methods(METHODS)}"
+            )
         for key, needed in self.black_box.items():
             if self.options.get(key, needed) != needed:
                 raise SpecError(
@@ -420,12 +423,8 @@ class Method:
 
     def __call__(self, probe: BlackBoxProbe) -> Attribution:
         """Attribution of the probe's score, one row per image and target."""
-        try:
+        with naming_gradient_free_methods(self.name, METHODS):
             return run.run_method(self, probe)
-        except NoGradientError as problem:
-            raise NoGradientError(
-                f"{problem}, and {self.name!r} computes gradients; methods that only evaluate it work: {gradient_free_methods()}"
-            ) from None
 
     def token_scores(self, probe: BlackBoxProbe) -> TokenScores:
         """Scores [r n] of the tokens that entered the encoder (all or a subset), as the fold returns them.
@@ -455,16 +454,3 @@ class Method:
 
 METHODS: Registry[Method] = Registry("method", "vitreous.methods")
 SPEC_ALIASES: dict[str, str] = {}  # alias in lower case → spec
-
-
-def black_box_methods() -> str:
-    """Names of the methods that work for any classifier, separated by commas, and of those that need its gradients."""
-    names = [name for name in sorted(METHODS) if METHODS[name].black_box is not None]
-    evaluating = [name for name in names if METHODS[name].facts.backwards == 0]
-    differentiating = [name for name in names if name not in evaluating]
-    return f"{', '.join(evaluating)}; if it passes gradients on to its images, also: {', '.join(differentiating)}"
-
-
-def gradient_free_methods() -> str:
-    """Names of the methods that only evaluate a model on images, separated by commas."""
-    return black_box_methods().partition(";")[0]

@@ -28,7 +28,7 @@ PIXELS_AT_ONCE = 2**17  # in one sparse linear system
 # ── baseline images ──────────────────────────────────────────────────────────────────────────────
 
 
-def normalisation(probe: BlackBoxProbe) -> tuple[Float[Tensor, "3 1 1"], Float[Tensor, "3 1 1"]]:
+def normalisation(probe: BlackBoxProbe) -> tuple[Float[Tensor, "c 1 1"], Float[Tensor, "c 1 1"]]:
     """Mean and standard deviation of the model's preprocessing, for pixel values in [0, 1]; ModelError if unknown."""
     preprocess = probe.vit.preprocess
     if preprocess is None or isinstance(preprocess, OpaquePreprocess):

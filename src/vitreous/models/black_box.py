@@ -59,7 +59,7 @@ def describe_black_box(
         forward=ModuleForward(module, logits_of),
         layout=pixel_layout,
         size=getattr(preprocess, "size", (224, 224)) if size is None else (size[-2], size[-1]),
-        channels=expected_channels(module),
+        channels=expected_channels(module) if preprocess is None else preprocess.channels,
         preprocess=preprocess,
         classes=classes_of(module) if classes is None else classes,
         reason=f"treated as a black box: {why}",
@@ -216,12 +216,13 @@ def expected_size(module: nn.Module, preprocess: Any) -> tuple[int, int]:
     return (input_sizes[0][1], input_sizes[0][2]) if input_sizes else (224, 224)
 
 
-def random_image(module: nn.Module, size: tuple[int, int], clip: Clip | None = None, seed: int = 0) -> Images:
+def random_image(
+    module: nn.Module, size: tuple[int, int], clip: Clip | None = None, channels: int = 3, seed: int = 0
+) -> Images:
     parameter = next(p for p in module.parameters() if p.is_floating_point())
     if parameter.device.type == "meta":
         raise ModelError("the model lies on the device 'meta' and has no values; load its weights onto 'cpu' first")
     generator = torch.Generator().manual_seed(seed)
-    channels = expected_channels(module)
     shape = (1, channels, *size) if clip is None else clip.shape(channels, size)
     image = normal_numbers(generator, shape)
     return image.to(parameter.device, parameter.dtype)
@@ -229,8 +230,9 @@ def random_image(module: nn.Module, size: tuple[int, int], clip: Clip | None = N
 
 def states_channels(model: BlackBox) -> bool:
     """Whether the number of channels is known before a model is run: from its description, preprocessing or convolutions."""
-    known = model.depth > 0 or model.preprocess is not None
-    return known or any(isinstance(part, nn.Conv2d | nn.Conv3d) for part in model.module.modules())
+    return (model.depth > 0 or model.preprocess is not None) or any(
+        isinstance(part, nn.Conv2d | nn.Conv3d) for part in model.module.modules()
+    )
 
 
 def expected_channels(module: nn.Module) -> int:

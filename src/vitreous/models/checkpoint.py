@@ -17,6 +17,10 @@ from torch import Tensor, nn
 from vitreous.core.errors import DataError, ModelError
 
 NESTS = ("state_dict_ema", "model_ema", "state_dict", "model", "module")  # averaged (EMA) weights first, as in timm
+MOST_COMPRESSED, LARGEST_COMPRESSED = (
+    20,
+    1 << 26,
+)  # of an archive: times the size of the file, and bytes that are harmless
 PREFIXES = ("module.", "_orig_mod.", "model.")  # of data-parallel, compiled and Lightning wrappers
 
 
@@ -66,7 +70,23 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
         raise DataError(f"checkpoint '{path}' is damaged or not a safetensors file") from None
 
 
+def refuse_bomb(path: Path) -> None:
+    """Raise `DataError` for a compressed archive that takes far more memory than its file has; torch compresses none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+    except (zipfile.BadZipFile, OSError, ValueError):  # older torch files are no archives
+        return
+    stored = path.stat().st_size
+    if size > max(LARGEST_COMPRESSED, MOST_COMPRESSED * stored):
+        raise DataError(
+            f"checkpoint '{path}' has {stored / 2**20:.1f} MiB and unpacks to {size / 2**20:.0f} MiB; save the model's "
+            "state_dict() again, which torch does not compress"
+        )
+
+
 def read_torch(path: Path) -> Any:
+    refuse_bomb(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols, which do not matter if the file loads

@@ -48,7 +48,6 @@ from vitreous.models.vit import (
     token_rows,
 )
 
-TEXT_MODELS = {"clip": "CLIPTextModelWithProjection", "siglip": "SiglipTextModel", "siglip2": "Siglip2TextModel"}
 Rows = Callable[[int], Float[Tensor, "q n"]]
 
 
@@ -93,6 +92,11 @@ def create_huggingface(
         raise ModelError(
             f"{name!r} could not be loaded: {why}; without the hub, give a local folder with config.json and "
             "model.safetensors as the name, and other weights as checkpoint=…"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - modules fail in many ways on sizes and names that are invalid
+        raise ModelError(
+            f"{name!r} cannot be built as its configuration says ({describe_error(error)}); config.json has a value that "
+            "transformers does not take"
         ) from None
     # Unexpected weights are allowed: they belong to poolers and text towers, which these classifiers do not have.
     misfits = ("mis-shaped", "mismatched_keys"), ("missing", "missing_keys")
@@ -483,43 +487,3 @@ def project_part(attention: Any, x: Tokens, part: int) -> PerHead:
     """Queries (0), keys (1) or values (2) of an `nn.MultiheadAttention`."""
     weight, bias = (p.chunk(3)[part] for p in (attention.in_proj_weight, attention.in_proj_bias))
     return F.linear(x, weight, bias).unflatten(-1, (attention.num_heads, attention.head_dim)).transpose(1, 2)
-
-
-# ── text towers ──────────────────────────────────────────────────────────────────────────────────
-
-
-def load_text_tower(name: str | Path) -> tuple[nn.Module, Any]:
-    """Text encoder and tokenizer by a name on the hub or a folder; a `ModelError` if they cannot be loaded."""
-    try:
-        transformers = import_transformers()
-        family = transformers.AutoConfig.from_pretrained(name).model_type.split("_")[0]
-        if family not in TEXT_MODELS:
-            raise ModelError(f"{str(name)!r} is a {family!r} model; text towers are known of: {', '.join(TEXT_MODELS)}")
-        module = getattr(transformers, TEXT_MODELS[family]).from_pretrained(name)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError, ImportError) as problem:
-        raise ModelError(f"the text tower of {str(name)!r} cannot be loaded ({describe_error(problem)})") from None
-    return module.eval(), tokenizer
-
-
-def padding_options(model: nn.Module) -> dict[str, Any]:
-    """Arguments of the tokenizer that the model's texts need: SigLIP reads the last of a fixed number of tokens."""
-    config: Any = getattr(model, "config", None)
-    if not str(getattr(config, "model_type", "")).startswith("siglip"):
-        return {}
-    length = getattr(config, "text_config", config).max_position_embeddings
-    return {"padding": "max_length", "max_length": length}
-
-
-def saved_tokenizer(model: nn.Module) -> Any:
-    """The tokenizer that was saved with a model, without downloading; a `ModelError` if there is none."""
-    place = getattr(model, "name_or_path", "")
-    try:
-        if not place:
-            raise OSError("the model was not loaded by from_pretrained")
-        return import_transformers().AutoTokenizer.from_pretrained(place, local_files_only=True)
-    except (OSError, ValueError, ImportError) as problem:
-        raise ModelError(
-            f"the tokenizer of {type(model).__name__!r} is not at hand ({describe_error(problem)}); "
-            "target=vitreous.prompt_target(model, prompts, tokenizer) takes one"
-        ) from None

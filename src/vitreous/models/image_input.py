@@ -14,10 +14,13 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.core.errors import ModelError, ShapeError, SpecError
+from vitreous.models.image_bands import bands_of, kept_bands
 from vitreous.models.image_decoding import Source, open_image, resize_by_torch
 from vitreous.models.image_geometry import ImageGeometry
 
-Triple: TypeAlias = tuple[float, float, float]
+PerChannel: TypeAlias = tuple[float, ...]
+
+Colours: TypeAlias = UInt8[Tensor, "*b channels H W"] | Float[Tensor, "*b channels H W"]  # from 0 to 255
 
 RESAMPLING = {method.name.lower(): method for method in Image.Resampling}
 LARGE = 1 << 26  # pixels; of larger resized images only the visible part is computed
@@ -45,9 +48,11 @@ class Preprocess(ImageGeometry):
     interpolation
         Interpolation of the resizing: "nearest", "bilinear", "bicubic", "lanczos", "box" or "hamming".
     mean, std
-        Per colour channel, for colours from 0 to 1: the model input is `(colour - mean) / std`.
+        Per channel, for colours from 0 to 1: the model input is `(colour - mean) / std`. Their number is the number of
+        channels of the model input: one for grey images, three for colours, others for images with as many bands. Values
+        of 16 bits are divided by 65535.
     fill
-        Colour (0 to 255) of the padding around an image that is smaller than `size`.
+        Colour (0 to 255) of the padding around an image that is smaller than `size`, per channel or one for all.
     centre
         Rounding of the crop position when the margin is odd; libraries differ: "round" (torchvision, timm), "truncate"
         or "floor".
@@ -84,9 +89,9 @@ class Preprocess(ImageGeometry):
     resize: tuple[int, int] | None = None
     fit: Literal["stretch", "shortest", "cover", "contain"] = "stretch"
     interpolation: str = "bicubic"
-    mean: Triple = (0.5, 0.5, 0.5)
-    std: Triple = (0.5, 0.5, 0.5)
-    fill: tuple[int, int, int] = (0, 0, 0)
+    mean: PerChannel = (0.5, 0.5, 0.5)
+    std: PerChannel = (0.5, 0.5, 0.5)
+    fill: tuple[int, ...] = (0, 0, 0)
     centre: Literal["round", "truncate", "floor"] = "round"
     engine: Literal["pillow", "torch"] = "pillow"
     crop: bool = True
@@ -94,27 +99,46 @@ class Preprocess(ImageGeometry):
     def __post_init__(self) -> None:
         if self.interpolation not in RESAMPLING:
             raise ModelError(f"no interpolation {self.interpolation!r}; known: {', '.join(RESAMPLING)}")
+        if not len(self.mean) == len(self.std) > 0:
+            raise ModelError(f"mean has {len(self.mean)} and std {len(self.std)} channels; they have the same number")
 
-    def __call__(self, image: Source) -> Float[Tensor, "3 H W"]:
+    @property
+    def channels(self) -> int:
+        """Number of channels of the model input."""
+        return len(self.mean)
+
+    def __call__(self, image: Source) -> Float[Tensor, "channels H W"]:
         """Convert one image to a model input."""
         return self.normalise(self.colours(image))
 
-    def colours(self, image: Source) -> UInt8[Tensor, "3 H W"]:
+    def colours(self, image: Source) -> Colours:
         """Resize and crop one image, without normalisation; `normalise` converts the result to a model input.
 
         Parameters
         ----------
         image
-            A path, bytes, PIL image or 8-bit array.
+            A path, bytes, PIL image, or an array of 8 or 16 bits.
 
         Returns
         -------
         Tensor
-            Colours from 0 to 255 [3 H W].
-        """
-        return torch.from_numpy(np.array(self.cut(open_image(image)))).permute(2, 0, 1)
+            Colours from 0 to 255 [channels H W]; uint8, or floats of an image that has more than 8 bits.
 
-    def normalise(self, colours: UInt8[Tensor, "*b 3 H W"]) -> Float[Tensor, "*b 3 H W"]:
+        Raises
+        ------
+        ShapeError
+            If the image does not have the channels of the model input.
+        """
+        opened = open_image(image)
+        if self.channels == 3:
+            if kept_bands(opened) is not None:
+                bands_of(opened, 3)  # refuses other numbers of bands
+            return torch.from_numpy(np.array(self.cut(opened))).permute(2, 0, 1)
+        fills = self.fill if len(self.fill) == self.channels else self.fill[:1] * self.channels
+        bands = zip(bands_of(opened, self.channels), fills, strict=True)
+        return torch.stack([torch.from_numpy(np.array(self.cut(band, (fill,)))) for band, fill in bands])
+
+    def normalise(self, colours: Colours) -> Float[Tensor, "*b channels H W"]:
         """Convert colours from 0 to 255 to model inputs, on the device of the colours.
 
         The copy to a GPU does not block the host.
@@ -122,7 +146,7 @@ class Preprocess(ImageGeometry):
         Parameters
         ----------
         colours
-            Colours from 0 to 255 [3 H W] or [b 3 H W].
+            Colours from 0 to 255 [channels H W] or [b channels H W].
 
         Returns
         -------
@@ -130,11 +154,11 @@ class Preprocess(ImageGeometry):
             Model inputs of the same shape.
         """
         mean, std = (
-            channels(values).to(colours.device, non_blocking=colours.is_cuda) for values in (self.mean, self.std)
+            per_channel(values).to(colours.device, non_blocking=colours.is_cuda) for values in (self.mean, self.std)
         )
         return (colours.float() / 255 - mean) / std
 
-    def batch(self, images: Sequence[Source]) -> Float[Tensor, "b 3 H W"]:
+    def batch(self, images: Sequence[Source]) -> Float[Tensor, "b channels H W"]:
         """Convert several images to a batch of model inputs.
 
         Parameters
@@ -145,7 +169,7 @@ class Preprocess(ImageGeometry):
         Returns
         -------
         Tensor
-            Model inputs [b 3 H W].
+            Model inputs [b channels H W].
 
         Raises
         ------
@@ -163,22 +187,25 @@ class Preprocess(ImageGeometry):
             )
         return torch.stack(tensors)
 
-    def cut(self, image: Image.Image) -> Image.Image:
+    def cut(self, image: Image.Image, fill: tuple[int, ...] | None = None) -> Image.Image:
         """Resize the image and crop or pad it to the model's input size, without normalisation.
 
         Parameters
         ----------
         image
-            A PIL image.
+            A PIL image in RGB, or one band of an image in mode L or F.
+        fill
+            Colour of the padding; that of the preprocessing by default.
 
         Returns
         -------
         PIL.Image.Image
             The part that the model sees.
         """
+        fill = (self.fill if len(self.fill) == 3 else self.fill[:1] * 3) if fill is None else fill
         (top, left), (rows, columns) = self.place((image.height, image.width))
         height, width = self.seen_size((rows, columns))
-        canvas = Image.new("RGB", (width, height), self.fill)
+        canvas = Image.new(image.mode, (width, height), fill if image.mode == "RGB" else fill[0])
         if rows * columns <= LARGE:
             resize = resize_by_torch if self.engine == "torch" else Image.Image.resize
             canvas.paste(resize(image, (columns, rows), RESAMPLING[self.interpolation]), (-left, -top))
@@ -191,24 +218,30 @@ class Preprocess(ImageGeometry):
         canvas.paste(part, (x - left, y - top))
         return canvas
 
-    def denormalise(self, images: Float[Tensor, "*b 3 H W"]) -> UInt8[Tensor, "*b 3 H W"]:
+    def denormalise(self, images: Float[Tensor, "*b channels H W"]) -> UInt8[Tensor, "*b channels H W"]:
         """Convert model inputs back to 8-bit colours for display.
 
         Parameters
         ----------
         images
-            Model inputs [3 H W] or [b 3 H W].
+            Model inputs [channels H W] or [b channels H W].
 
         Returns
         -------
         Tensor
             Colours from 0 to 255 of the same shape.
         """
-        colours = images * channels(self.std).to(images) + channels(self.mean).to(images)
+        colours = images * per_channel(self.std).to(images) + per_channel(self.mean).to(images)
         return (colours * 255).round().clamp(0, 255).to(torch.uint8)
 
     @classmethod
-    def plain(cls, size: int | tuple[int, int], mean: float | Triple = 0.5, std: float | Triple = 0.5) -> Preprocess:
+    def plain(
+        cls,
+        size: int | tuple[int, int],
+        mean: float | PerChannel = 0.5,
+        std: float | PerChannel = 0.5,
+        channels: int | None = None,
+    ) -> Preprocess:
         """Resize to cover `size` with the aspect ratio kept, crop the centre and normalise.
 
         Parameters
@@ -216,20 +249,34 @@ class Preprocess(ImageGeometry):
         size
             Height and width of the model input, or one number for both.
         mean, std
-            Per colour channel, or one number for all, for colours from 0 to 1.
+            Per channel, or one number for all, for colours from 0 to 1.
+        channels
+            Number of channels of the model input: 1 for grey images, 3 for colours, others for images with as many bands.
+            None: as many as `mean` or `std` have, or 3 if both are one number.
 
         Returns
         -------
         Preprocess
+
+        Raises
+        ------
+        ModelError
+            If `mean` or `std` have another number of channels.
 
         Examples
         --------
         >>> from vitreous import Preprocess
         >>> Preprocess.plain(224, mean=0.5, std=0.5).size
         (224, 224)
+        >>> radiograph = Preprocess.plain(224, mean=0.5, std=0.25, channels=1)
+        >>> import numpy as np
+        >>> radiograph.batch([np.zeros((300, 260), np.uint16)]).shape
+        torch.Size([1, 1, 224, 224])
         """
         size = (size, size) if isinstance(size, int) else size
-        return cls(size, size, "cover", mean=triple(mean), std=triple(std))
+        lengths = [len(values) for values in (mean, std) if isinstance(values, Sequence)]
+        count = channels or max(lengths, default=3)
+        return cls(size, size, "cover", mean=for_channels(mean, count), std=for_channels(std, count))
 
     @classmethod
     def published(cls, paper: str, own: Preprocess) -> Preprocess:
@@ -292,17 +339,16 @@ class Preprocess(ImageGeometry):
         if odd := sorted(key for key in config.keys() - keys if config[key]):
             raise ModelError(f"timm data config with {', '.join(odd)} is not known; known: {', '.join(sorted(keys))}")
         colours, height, width = config["input_size"]
-        if colours != 3:
-            raise ModelError(f"images have 3 colours, the model reads {colours}")
         part = config.get("crop_pct") or 0.875
         box = math.floor(height / part), math.floor(width / part)
-        mean, std, interpolation = triple(config["mean"]), triple(config["std"]), config["interpolation"]
+        mean, std = for_channels(config["mean"], colours), for_channels(config["std"], colours)
+        interpolation = config["interpolation"]
         match config.get("crop_mode") or "center":
             case "squash":
                 return cls((height, width), box, "stretch", interpolation, mean, std)
             case "border":
-                red, green, blue = (round(255 * value) for value in mean)
-                return cls((height, width), box, "contain", interpolation, mean, std, (red, green, blue))
+                fill = tuple(round(255 * value) for value in mean)
+                return cls((height, width), box, "contain", interpolation, mean, std, fill)
             case "center" if box[0] == box[1]:
                 return cls((height, width), box, "shortest", interpolation, mean, std)
             case "center":  # timm does not pass the interpolation on in this case
@@ -334,7 +380,7 @@ class Preprocess(ImageGeometry):
             raise ModelError(f"torchvision's {type(preset).__name__!r} is not known; known: ImageClassification")
         crop, box = ((sides[0], sides[-1]) for sides in (preset.crop_size, preset.resize_size))
         fit = "shortest" if len(preset.resize_size) == 1 else "stretch"
-        return cls(crop, box, fit, preset.interpolation.value, triple(preset.mean), triple(preset.std))
+        return cls(crop, box, fit, preset.interpolation.value, for_channels(preset.mean), for_channels(preset.std))
 
     @classmethod
     def from_hf(cls, processor: Any) -> Preprocess:
@@ -372,16 +418,16 @@ class Preprocess(ImageGeometry):
             raise ModelError(f"{name!r} with do_pad, or without one size for all images (do_center_crop), is not known")
         # A rescale factor other than 1/255 is equivalent to another mean and standard deviation.
         unit = 255 * processor.rescale_factor if rescales else 255.0
-        mean = triple(processor.image_mean if normalises else 0.0, unit)
-        std = triple(processor.image_std if normalises else 1.0, unit)
+        mean = for_channels(processor.image_mean if normalises else 0.0, unit=unit)
+        std = for_channels(processor.image_std if normalises else 1.0, unit=unit)
         method = getattr(processor.resample, "value", processor.resample)  # name in torchvision, or number in Pillow
         method = method if isinstance(method, str) else Image.Resampling(method).name.lower()
         own = ("floor", "pillow") if getattr(processor, "backend", "torchvision") == "pil" else ("truncate", "torch")
         return cls(size, box, "shortest" if shortest else "stretch", method, mean, std, (0, 0, 0), *own)
 
 
-def channels(values: Triple) -> Float[Tensor, "3 1 1"]:
-    return torch.tensor(values, dtype=torch.float32)[:, None, None]
+def per_channel(values: PerChannel) -> Float[Tensor, "channels 1 1"]:
+    return torch.tensor(values)[:, None, None]
 
 
 def edges(size: Any) -> tuple[tuple[int, int], bool]:
@@ -394,10 +440,10 @@ def edges(size: Any) -> tuple[tuple[int, int], bool]:
     raise ModelError(f"image size {size} is not known; known: height and width, or shortest_edge")
 
 
-def triple(values: Any, unit: float = 1.0) -> Triple:
-    """One number per colour channel, divided by `unit`; a single number is repeated."""
-    values = list(values) if isinstance(values, Sequence) else [values] * 3
-    if len(values) != 3:
-        raise ModelError(f"a mean or deviation per colour has 3 numbers, not {len(values)}")
-    red, green, blue = (float(value) / unit for value in values)
-    return red, green, blue
+def for_channels(values: Any, count: int = 3, unit: float = 1.0) -> PerChannel:
+    """One number per channel, divided by `unit`; a single number is repeated."""
+    values = list(values) if isinstance(values, Sequence) else [values]
+    values = values * count if len(values) == 1 else values
+    if len(values) != count:
+        raise ModelError(f"a mean or deviation per channel has {count} number{'s' * (count != 1)}, not {len(values)}")
+    return tuple(float(value) / unit for value in values)

@@ -107,8 +107,8 @@ def keyword_of(forward: Any) -> str | None:
         return None
     keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     required = [p.name for p in keywords if p.default is p.empty]
-    known = [p.name for p in keywords if p.name in IMAGE_KEYWORDS]
-    return (required if len(required) == 1 else known or [None])[0]
+    usual = [p.name for p in keywords if p.name in IMAGE_KEYWORDS]
+    return (required if len(required) == 1 else usual or [None])[0]
 
 
 IMAGE_KEYWORDS = ("pixel_values", "images", "image", "x", "inputs", "input", "img")

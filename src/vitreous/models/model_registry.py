@@ -343,6 +343,7 @@ def with_origin(model: AnyModel, named: NamedModule, checkpoint: str | Path | No
 
 def check_device(device: Any) -> None:
     if device is None or device == "":  # torch refuses an empty name
+        refuse_meta_default()
         return
     if isinstance(device, bool) or not isinstance(device, str | int | torch.device):
         raise ModelError(f"device is a name such as 'cpu' or 'cuda:0', not {device!r}")
@@ -352,6 +353,14 @@ def check_device(device: Any) -> None:
         raise ModelError(f"device {str(device)!r} is not available here ({str(problem).splitlines()[0]})") from None
     if kind == "meta":
         raise ModelError("a model on the device 'meta' has no values; 'cpu' would work")
+
+
+def refuse_meta_default() -> None:
+    """Raise `ModelError` if new tensors would be created without values."""
+    if torch.get_default_device().type == "meta":
+        raise ModelError(
+            "torch's default device is 'meta', on which tensors have no values; torch.set_default_device('cpu') would work"
+        )
 
 
 def adapt(model: nn.Module, name: str | None = None) -> ViT:

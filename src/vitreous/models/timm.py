@@ -31,6 +31,7 @@ from vitreous.models.checkpoint import load_into, not_fetched, read_checkpoint
 from vitreous.models.class_names import imagenet_classes
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.image_input import Preprocess
+from vitreous.models.model import UNKNOWN, ModelOrigin
 from vitreous.models.model_registry import SOURCES, NamedModule, adapter, library_of, source
 from vitreous.models.module_structure import base_layer
 from vitreous.models.tensor_types import Hidden, Images, Logits, PerHead, Pooled, Tokens
@@ -97,7 +98,8 @@ def create_timm(
     if state is not None:
         load_into(model, convert_weights(model, state), name)
     preprocess = preprocess_of(model, kwargs.get("img_size")) if kwargs.get("in_chans", 3) == 3 else None
-    return NamedModule(model, preprocess, imagenet_classes(model.num_classes))
+    origin = UNKNOWN if pretrained or state is not None else ModelOrigin(weights="random")
+    return NamedModule(model, preprocess, imagenet_classes(model.num_classes), origin)
 
 
 def convert_weights(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:

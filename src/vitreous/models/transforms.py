@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from vitreous.core.errors import Caveat, ModelError
 from vitreous.models.image_decoding import Source, open_image
-from vitreous.models.image_input import Preprocess, Triple, triple
+from vitreous.models.image_input import PerChannel, Preprocess, for_channels
 
 Transform = Callable[[Image.Image], Any]
 PreprocessInput: TypeAlias = Preprocess | Transform | Enum  # an `Enum` is an entry of torchvision's weights
@@ -27,7 +27,7 @@ PreprocessInput: TypeAlias = Preprocess | Transform | Enum  # an `Enum` is an en
 TEST_SIZES = ((61, 47), (47, 61), (320, 250), (64, 64))  # (width, height) of the images that a conversion is tested on
 ROUNDING = 1e-5  # tolerance for float rounding, relative and absolute
 LEVELS = 2.01 / 255  # largest colour difference between libraries that resize with the same geometry
-UNKNOWN: Triple = (math.nan, math.nan, math.nan)
+UNKNOWN: PerChannel = (math.nan, math.nan, math.nan)
 
 # Random steps of torchvision and timm whose names do not start with "Random".
 RANDOM_STEPS = {
@@ -43,7 +43,7 @@ class TransformPreprocess(Preprocess):
 
     transform: Transform = field(kw_only=True)
 
-    def __call__(self, image: Source) -> Float[Tensor, "3 H W"]:
+    def __call__(self, image: Source) -> Float[Tensor, "channels H W"]:
         return apply_transform(self.transform, open_image(image))
 
 
@@ -51,8 +51,8 @@ class TransformPreprocess(Preprocess):
 class OpaquePreprocess(TransformPreprocess):
     """Callable with unknown geometry and normalisation; maps cannot be brought back to the original image."""
 
-    mean: Triple = UNKNOWN
-    std: Triple = UNKNOWN
+    mean: PerChannel = UNKNOWN
+    std: PerChannel = UNKNOWN
 
     def place(self, image_size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
         raise ModelError(
@@ -60,7 +60,7 @@ class OpaquePreprocess(TransformPreprocess):
             "original image; give a vitreous.Preprocess, or a chain of Resize, CenterCrop, ToTensor and Normalize"
         )
 
-    def denormalise(self, images: Float[Tensor, "*b 3 H W"]) -> UInt8[Tensor, "*b 3 H W"]:
+    def denormalise(self, images: Float[Tensor, "*b channels H W"]) -> UInt8[Tensor, "*b channels H W"]:
         """8-bit colours for display: every image scaled from its minimum to its maximum."""
         images = images.float().nan_to_num()
         low, high = images.amin((-3, -2, -1), keepdim=True), images.amax((-3, -2, -1), keepdim=True)
@@ -75,7 +75,7 @@ def as_preprocess(transform_like: PreprocessInput) -> Preprocess:
     transform_like
         A `Preprocess`, a torchvision transform (v1 or v2, also `weights.transforms()` or the weights themselves), a
         timm transform, a Hugging Face image processor, or any callable that takes an RGB PIL image and returns a
-        float tensor [3, H, W].
+        float tensor [channels, H, W].
 
     Returns
     -------
@@ -87,7 +87,7 @@ def as_preprocess(transform_like: PreprocessInput) -> Preprocess:
     Raises
     ------
     ModelError
-        If `transform_like` is not callable, is random, or does not return a float tensor [3, H, W].
+        If `transform_like` is not callable, is random, or does not return a float tensor [channels, H, W].
     """
     if isinstance(transform_like, Preprocess):
         return transform_like
@@ -108,8 +108,8 @@ def as_preprocess(transform_like: PreprocessInput) -> Preprocess:
     tensors = [apply_transform(call, image) for image in images]
     if not all(torch.equal(apply_transform(call, images[0]), tensors[0]) for _ in range(3)):
         raise ModelError(f"preprocess={name} gives another tensor every time; give one without random steps")
-    height, width = tensors[-1].shape[-2:]
-    converted = convert(transform, (height, width))
+    channels, height, width = tensors[-1].shape
+    converted = convert(transform, (height, width), channels)
     if converted is not None:
         pairs = [(converted(image), own) for image, own in zip(images, tensors, strict=True)]
         if all(a.shape == b.shape and torch.allclose(a, b, ROUNDING, ROUNDING) for a, b in pairs):
@@ -123,7 +123,8 @@ def as_preprocess(transform_like: PreprocessInput) -> Preprocess:
         Caveat,
         stacklevel=3,
     )
-    return OpaquePreprocess((height, width), transform=call)
+    unknown = UNKNOWN[:1] * channels
+    return OpaquePreprocess((height, width), mean=unknown, std=unknown, transform=call)
 
 
 def find_transform(source: Any) -> Any:
@@ -136,9 +137,9 @@ def find_transform(source: Any) -> Any:
     return source
 
 
-def apply_transform(transform: Transform, image: Image.Image) -> Float[Tensor, "3 H W"]:
-    """Apply a user's transform to an image; raise `ModelError` unless it returns a float tensor [3, H, W]."""
-    expected = "it is called with one RGB PIL image and returns a float tensor [3, H, W]"
+def apply_transform(transform: Transform, image: Image.Image) -> Float[Tensor, "channels H W"]:
+    """Apply a user's transform to an image; raise `ModelError` unless it returns a float tensor [channels, H, W]."""
+    expected = "it is called with one RGB PIL image and returns a float tensor [3, H, W], or [1, H, W] for grey images"
     try:
         output = transform(image)
     except Exception as error:  # noqa: BLE001 - user code may raise anything
@@ -156,7 +157,7 @@ def apply_transform(transform: Transform, image: Image.Image) -> Float[Tensor, "
     if not isinstance(output, Tensor):
         raise ModelError(f"preprocess={describe(transform)} returned {type(output).__name__!r}; {expected}")
     output = output[0] if output.ndim == 4 and len(output) == 1 else output
-    if output.ndim != 3 or output.shape[0] != 3 or not output.is_floating_point():
+    if output.ndim != 3 or not output.numel() or not output.is_floating_point():
         shape = f"{str(output.dtype).removeprefix('torch.')} {list(output.shape)}"
         raise ModelError(f"preprocess={describe(transform)} returned {shape}; {expected}")
     return output.as_subclass(Tensor).float()  # torchvision v2 returns a Tensor subclass
@@ -177,22 +178,22 @@ def sample_image(width: int, height: int) -> Image.Image:
 # ── conversion ───────────────────────────────────────────────────────────────────────────────────
 
 
-def convert(transform: Any, square: tuple[int, int]) -> Preprocess | None:
+def convert(transform: Any, square: tuple[int, int], channels: int) -> Preprocess | None:
     """Convert to an equivalent `Preprocess`, or return None if that is not possible.
 
-    `square` is the output size for a square image, used as `size` if there is no crop.
+    `square` is the output size for a square image, used as `size` if there is no crop, and `channels` that of its tensors.
     """
     try:
         if root_of(transform) == "transformers":
             return Preprocess.from_hf(transform)
         if name_of(transform) == "torchvision.ImageClassification":
             return Preprocess.from_torchvision(transform)
-        return convert_steps(list(steps_of(transform)), square)
+        return convert_steps(list(steps_of(transform)), square, channels)
     except ModelError:
         return None
 
 
-def convert_steps(steps: Sequence[Any], square: tuple[int, int]) -> Preprocess | None:
+def convert_steps(steps: Sequence[Any], square: tuple[int, int], channels: int) -> Preprocess | None:
     """Convert a chain of Resize, CenterCrop, conversion to float and Normalize, in any order with the same effect.
 
     Returns None for other steps or orders.
@@ -228,7 +229,9 @@ def convert_steps(steps: Sequence[Any], square: tuple[int, int]) -> Preprocess |
                     return None
             case "torchvision.Normalize" if "mean" not in settings and values in ("unit", "levels"):
                 unit = 1.0 if values == "unit" else 255.0
-                settings |= {"mean": colours(step.mean, unit), "std": colours(step.std, unit)}
+                settings |= {name: for_channels(list(getattr(step, name)), channels, unit) for name in ("mean", "std")}
+            case "torchvision.Grayscale" if early and channels == 1 and values in ("image", "uint8"):
+                pass
             case "torchvision.Identity" | "torchvision.ToPureTensor" | "torchvision.RGB" | "torch.Identity" | "rgb":
                 pass
             case _:
@@ -236,7 +239,8 @@ def convert_steps(steps: Sequence[Any], square: tuple[int, int]) -> Preprocess |
     if values not in ("unit", "levels"):
         return None
     if "mean" not in settings:
-        settings |= {"mean": triple(0.0), "std": triple(1.0, 1.0 if values == "unit" else 255.0)}
+        unit = 1.0 if values == "unit" else 255.0
+        settings |= {"mean": for_channels(0.0, channels), "std": for_channels(1.0, channels, unit)}
     if "size" in settings:
         return Preprocess(**settings)
     if settings.get("fit") == "stretch":
@@ -265,11 +269,6 @@ def interpolation_of(step: Any) -> str:
 def pair(size: Any) -> tuple[int, int]:
     sides = [size] if isinstance(size, int) else list(size)
     return int(sides[0]), int(sides[-1])
-
-
-def colours(values: Any, unit: float) -> Triple:
-    values = [float(value) for value in values]
-    return triple(values * 3 if len(values) == 1 else values, unit)
 
 
 def steps_of(transform: Any) -> Iterator[Any]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitreous.capture.targets import TextTarget, text_target
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.eval_mode import evaluating
-from vitreous.models.huggingface import padding_options
+from vitreous.models.huggingface_texts import padding_options
 from vitreous.pairs.text_tower import TextFeatures, Tokenizer, refuse_long_texts
 from vitreous.scores import output_field
 

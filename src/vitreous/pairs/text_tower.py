@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vitreous.capture.completeness import check_completeness
 from vitreous.core.errors import ModelError, ShapeError, describe_error
 from vitreous.models.eval_mode import evaluating
-from vitreous.models.huggingface import load_text_tower, padding_options
+from vitreous.models.huggingface_texts import load_text_tower, padding_options
 from vitreous.models.layout import NetworkBlock, TokenGrid
 from vitreous.models.model import Inputs, Layout, ModuleForward, Network
 from vitreous.models.tensor_types import Images

@@ -37,7 +37,7 @@ def render_input(image: Image.Image, preprocess: Preprocess) -> Image.Image:
     across, down = size[0] / (right - left), size[1] / (bottom - top)
     place = round((box[0] - left) * across), round((box[1] - top) * down)
     inner = max(round((box[2] - box[0]) * across), 1), max(round((box[3] - box[1]) * down), 1)
-    canvas = Image.new("RGB", size, preprocess.fill)
+    canvas = Image.new("RGB", size, preprocess.fill if len(preprocess.fill) == 3 else preprocess.fill[:1] * 3)
     canvas.paste(image.resize(inner, Image.Resampling.LANCZOS, box=box), place)
     return canvas
 
