@@ -29,6 +29,7 @@ from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.model import BlackBox, Network
+from vitreous.models.scenes import caution_of_images
 from vitreous.models.tensor_types import Images
 from vitreous.wrapping import load, wrap
 
@@ -154,7 +155,8 @@ def explain(
         ]
     attribution = join_attributions(attributions)
     refuse_undefined(attribution, described, score_function)
-    return with_images(with_faint_caution(attribution, score_function), described, originals, inputs)
+    attribution = with_image_caution(with_faint_caution(attribution, score_function), described, inputs)
+    return with_images(attribution, described, originals, inputs)
 
 
 def check_switches(**switches: Any) -> None:
@@ -162,6 +164,16 @@ def check_switches(**switches: Any) -> None:
     for name, value in switches.items():
         if not (value is None or isinstance(value, bool)):
             raise SpecError(f"{name}={value!r}; True, False or None would work")
+
+
+def with_image_caution(attribution: Attribution, model: BlackBox, inputs: Images) -> Attribution:
+    """Add a caveat to the provenance, and warn, if an embedded model is given images that it cannot know."""
+    caution = caution_of_images(model, inputs)
+    if not caution:
+        return attribution
+    warnings.warn(f"{model.name}: {caution}", Caveat, stacklevel=3)
+    caveat = "; ".join(filter(None, [attribution.provenance.get("caveat", ""), caution]))
+    return replace(attribution, provenance={**attribution.provenance, "caveat": caveat})
 
 
 def with_images(

@@ -14,8 +14,8 @@ from vitreous.web import render, responses, schemas
 from vitreous.web.await_job import ERRORS, Caller, Calling
 from vitreous.web.class_search import find_classes
 from vitreous.web.exports import write_program
-from vitreous.web.image_store import ALBUM, CAPTIONS
-from vitreous.web.model_pool import NotAvailable
+from vitreous.web.image_store import ALBUM, CAPTIONS, SceneName
+from vitreous.web.model_pool import EMBEDDED, NotAvailable
 from vitreous.web.service import ExplainPayload
 
 if TYPE_CHECKING:
@@ -170,6 +170,8 @@ async def explain(caller: Calling, body: schemas.ExplainRequest) -> schemas.Expl
     payload = ExplainPayload.make(body, plan.spec, body.targets)
     # a batch of methods that take many passes would multiply the time of each
     alone = plan.option or plan.seconds is not None
+    # a caveat on images that an embedded model cannot know is of a whole batch
+    alone = alone or (body.model in EMBEDDED and SceneName.parse(body.image) is None)
     batch = () if alone else (body.model, plan.spec, body.question, len(payload.targets))
     explained = await caller.compute_in_batch(caller.service.explain, payload, *batch)
     caller.service.check_estimate(body.model, plan, explained.seconds)
