@@ -155,7 +155,11 @@ def explain(
         ]
     attribution = join_attributions(attributions)
     refuse_undefined(attribution, described, score_function)
-    attribution = with_image_caution(with_faint_caution(attribution, score_function), described, inputs)
+    attribution = with_faint_caution(attribution, score_function)
+    if caution := caution_of_images(described, inputs):
+        if originals is not None:  # a tensor may be anything, so that the caveat is in the provenance alone
+            warnings.warn(f"{described.name}: {caution}", Caveat, stacklevel=2)
+        attribution = with_caveat(attribution, caution)
     return with_images(attribution, described, originals, inputs)
 
 
@@ -166,12 +170,8 @@ def check_switches(**switches: Any) -> None:
             raise SpecError(f"{name}={value!r}; True, False or None would work")
 
 
-def with_image_caution(attribution: Attribution, model: BlackBox, inputs: Images) -> Attribution:
-    """Add a caveat to the provenance, and warn, if an embedded model is given images that it cannot know."""
-    caution = caution_of_images(model, inputs)
-    if not caution:
-        return attribution
-    warnings.warn(f"{model.name}: {caution}", Caveat, stacklevel=3)
+def with_caveat(attribution: Attribution, caution: str) -> Attribution:
+    """The attribution with a further caveat in its provenance."""
     caveat = "; ".join(filter(None, [attribution.provenance.get("caveat", ""), caution]))
     return replace(attribution, provenance={**attribution.provenance, "caveat": caveat})
 

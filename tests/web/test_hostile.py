@@ -59,6 +59,13 @@ def test_a_decompression_bomb_is_refused_before_decoding(client, size, monkeypat
     assert "pixels" in sentence(client.post("/api/images", content=bomb(*size)), 422)
 
 
+@pytest.mark.parametrize("size", [(1, 39_000_000), (39_000_000, 1)])
+def test_an_image_of_one_column_is_refused_before_decoding(client, size, monkeypatch):
+    monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("unpacked"))
+
+    assert "more than 20,000 on a side" in sentence(client.post("/api/images", content=bomb(*size)), 422)
+
+
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF", "TIFF"])
 def test_an_image_cut_short_is_refused(client, form):
     whole = png(200, 160, form)
