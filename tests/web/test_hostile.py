@@ -379,6 +379,7 @@ def test_requests_need_the_token_which_the_first_page_turns_into_a_cookie():
         assert dict(client.cookies) == {"vitreous-8421": "sesame"}
         assert client.get("/api/queue").status_code == 200
         assert client.get("/?token=sesame").status_code == 200  # after the redirection
+        client.cookies.clear()
         client.cookies.set("vitreous-8421", "guess")
         assert client.get("/").status_code == 401
 
