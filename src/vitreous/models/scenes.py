@@ -57,7 +57,8 @@ def caution_of_images(model: BlackBox, images: Tensor) -> str:
     if not is_embedded or not isinstance(model.preprocess, Preprocess) or images.shape[1:2] != (3,):
         return ""
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (model.preprocess.mean, model.preprocess.std))
-    unlike = int((~are_scenes(images.detach().float().cpu() * std + mean)).sum())
+    with torch.inference_mode():
+        unlike = int((~are_scenes(images.float().cpu() * std + mean)).sum())
     if not unlike:
         return ""
     which = "the image does not look" if len(images) == 1 else f"{unlike} of {len(images)} images do not look"
