@@ -29,6 +29,7 @@ from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.model import BlackBox, Network
+from vitreous.models.scenes import caution_of_images
 from vitreous.models.tensor_types import Images
 from vitreous.wrapping import load, wrap
 
@@ -159,7 +160,12 @@ def explain(
                 )
                 attributions.append(explained)
                 display.end_step()
-    return with_images(join_attributions(attributions), described, originals, inputs)
+    attribution = join_attributions(attributions)
+    if caution := caution_of_images(described, inputs):
+        if originals is not None:  # a tensor may be anything, so that the caveat is in the provenance alone
+            warnings.warn(f"{described.name}: {caution}", Caveat, stacklevel=2)
+        attribution = with_caveat(attribution, caution)
+    return with_images(attribution, described, originals, inputs)
 
 
 def check_switches(**switches: Any) -> None:
@@ -167,6 +173,12 @@ def check_switches(**switches: Any) -> None:
     for name, value in switches.items():
         if not (value is None or isinstance(value, bool)):
             raise SpecError(f"{name}={value!r}; True, False or None would work")
+
+
+def with_caveat(attribution: Attribution, caution: str) -> Attribution:
+    """The attribution with a further caveat in its provenance."""
+    caveat = "; ".join(filter(None, [attribution.provenance.get("caveat", ""), caution]))
+    return replace(attribution, provenance={**attribution.provenance, "caveat": caveat})
 
 
 def with_images(

@@ -65,6 +65,12 @@ BROKEN = {
     "unknown data option": ("count=4", "cout=4", ["line 10", "did you mean 'count'?"]),
     "no folder": ("scenes:single?count=4", "folder:nowhere", ["line 10", "does not exist"]),
     "data for nobody": ("count=4\"", 'count=4"\nmodels = ["vit"]', ["line 11", "which the plan does not have"]),
+    "classes that are no file": ('name = "scenes"', 'name = "scenes"\nclasses = -1', ["line 8", "file of class names, not -1"]),
+    "device of a model": ('name = "scenes"', 'name = "scenes"\ndevice = 5', ["device is an entry of the plan"]),
+    "a table in a list": ('name = "scenes"', 'name = "scenes"\nsize = [{a = 1}]', ["line 8", "size of model 'scenes'", "[{'a': 1}]"]),
+    "nested too deep": ("images = 2", "images = " + "[" * 5000 + "]" * 5000, ["nests lists or tables too deep"]),
+    "nested tables": ("images = 2", "images = " + "{a = " * 2000 + "1" + "}" * 2000, ["nests lists or tables too deep"]),
+    "too many digits": ("images = 2", "images = " + "9" * 5000, ["thousands of digits"]),
     "data entry": ("spec = ", "place = ", ["line 9", "a dataset is a spec"]),
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.cases import each
 from vitreous.cli import results
 from vitreous.cli.catalogue import look_up
 from vitreous.cli.main import main
@@ -198,6 +199,15 @@ def test_a_binary_output_is_two_classes(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@each("name", ["a\0b", "a" * 5000, "~nobody-of-this-name/x"])
+def test_a_name_that_no_file_can_have_is_refused_in_one_line(name, capsys):
+    for words in (["explain", name, "--model", "scenes"], ["bench", "--model", "scenes", "--data", name, "--dry-run"]):
+        assert main(words) == 2
+        lines = capsys.readouterr().err.splitlines()
+        assert lines[-1].startswith("error: ")
+        assert "unexpected" not in lines[-1]
+
+
 def test_a_damaged_image_is_reported_and_the_others_are_explained(tmp_path, capsys):
     folder = tmp_path / "photos"
     folder.mkdir()

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 import vitreous
-from vitreous.cli.serve import listen
+from vitreous.cli.serve import configure, listen
 from vitreous.web.budget import PassCost
 from vitreous.web.settings import Settings
 
@@ -92,7 +92,7 @@ class Served:
 
         listening, self.settings = listen(settings)
         self.app = create_app(self.settings, cost)
-        config = uvicorn.Config(self.app, log_level="error", ws="none", timeout_graceful_shutdown=1)
+        config = configure(self.app, log_level="error", timeout_graceful_shutdown=1)
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listening]}, daemon=True)
         self.address = self.settings.address.rstrip("/")

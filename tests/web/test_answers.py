@@ -255,7 +255,9 @@ def test_an_upload_is_named_by_its_bytes_and_explained(client):
     assert first == second == {"image": name, "width": 60, "height": 40}
     vit = vitreous.load("scenes")
     found = client.post("/api/explain", json={**subject, "method": "genatt", "targets": [0]}).json()["maps"][0]
-    close(found["scores"], vitreous.explain(vit, Image.open(BytesIO(data)), [[0]], "genatt", "probability").patches[0])
+    with pytest.warns(vitreous.Caveat, match="does not look like the drawn scenes"):
+        expected = vitreous.explain(vit, Image.open(BytesIO(data)), [[0]], "genatt", "probability").patches[0]
+    close(found["scores"], expected)
     assert found["evidence"] is None  # unknown for an uploaded image
     code = client.post("/api/python", json={**subject, "methods": ["genatt"], "targets": [0]}).json()["code"]
     assert "Image.open('image.png')" in code
@@ -346,3 +348,22 @@ def test_downloads_have_no_nan():
     (told,) = json.loads(export_json([attribution]), parse_constant=refuse)["maps"]
     assert told["provenance"] == {**about, "scale": None, "range": [None, 1e-5]}
     assert told["classes"][0]["scores"] == [0.5, None, 1.0, None]
+
+
+@pytest.mark.slow
+def test_an_upload_that_no_embedded_model_knows_gets_a_caution_of_its_own(client, scene):
+    name = client.post("/api/images", content=png(300, 200)).json()["image"]
+    stream = BytesIO()
+    Image.fromarray(scene.image).save(stream, "PNG")
+    drawn = client.post("/api/images", content=stream.getvalue()).json()["image"]
+
+    for model in ("scenes", "scenes-biased"):
+        facts = {
+            image: client.get("/api/image", params={"image": image, "model": model}).json()["caution"]
+            for image in (name, drawn, SUBJECT["image"])
+        }
+        assert "does not look like the drawn scenes" in facts[name]
+        assert (facts[drawn], facts[SUBJECT["image"]]) == ("", "")
+    body = {"model": "scenes", "method": "ixg+plus", "targets": [1]}
+    caveats = [client.post("/api/explain", json={**body, "image": i}).json()["caveat"] for i in (name, drawn)]
+    assert [bool(caveat) for caveat in caveats] == [True, False]

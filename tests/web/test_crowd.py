@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from PIL import Image
 
 import vitreous
 from tests.web.conftest import SMALL, SMALL_MODEL, SUBJECT, Served
+from vitreous.web import guard, patience
 from vitreous.web.settings import Settings
 
 CLIENTS = 50
@@ -87,6 +89,40 @@ def test_a_stalled_upload_is_aborted():
 
     assert answer.status == 504
     assert said == {"error": "the image took more than 0.5 seconds to arrive"}
+
+
+@pytest.mark.parametrize("first", [b"", b"GET /api/queue HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"])
+@pytest.mark.parametrize("half", [b"", b"GET / HTTP/1.1\r\nHost: 127"])
+def test_a_connection_without_whole_headers_is_closed(first, half, monkeypatch):
+    """Also after a request that was answered: the first one is read to its end."""
+    monkeypatch.setattr(patience, "HEADER_SECONDS", 0.3)
+    with (
+        Served(Settings(port=0)) as served,
+        socket.create_connection(("127.0.0.1", served.settings.port), timeout=60) as connection,
+    ):
+        if first:
+            connection.sendall(first)
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        connection.sendall(half)
+        rest = b"".join(iter(lambda: connection.recv(1 << 16), b""))  # ends when the server closes; else: timeout
+
+    assert b"HTTP/1.1 200" not in rest
+
+
+def test_a_stalled_body_is_aborted(monkeypatch):
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.3)
+    with Served(Settings(port=0)) as served:
+        connection = http.client.HTTPConnection("127.0.0.1", served.settings.port, timeout=60)
+        connection.putrequest("POST", "/api/prediction")
+        connection.putheader("content-type", "application/json")
+        connection.putheader("content-length", "1000")
+        connection.endheaders(b"half")
+        answer = connection.getresponse()
+        said = json.load(answer)
+        connection.close()
+
+    assert answer.status == 408
+    assert said == {"error": "a request has to arrive within 0.3 seconds"}
 
 
 def wait_until(condition, patience: float = 60) -> None:

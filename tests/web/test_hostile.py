@@ -59,6 +59,13 @@ def test_a_decompression_bomb_is_refused_before_decoding(client, size, monkeypat
     assert "pixels" in sentence(client.post("/api/images", content=bomb(*size)), 422)
 
 
+@pytest.mark.parametrize("size", [(1, 39_000_000), (39_000_000, 1)])
+def test_an_image_of_one_column_is_refused_before_decoding(client, size, monkeypatch):
+    monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("unpacked"))
+
+    assert "more than 20,000 on a side" in sentence(client.post("/api/images", content=bomb(*size)), 422)
+
+
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF", "TIFF"])
 def test_an_image_cut_short_is_refused(client, form):
     whole = png(200, 160, form)
@@ -356,6 +363,34 @@ def test_a_request_beyond_the_queue_limit_is_refused():
     assert "2 requests wait" in sentence(answer, 429)
     assert answer.headers["retry-after"] == "1"
     assert (state["working"], state["waiting"]) == (True, 2)
+
+
+def test_requests_need_the_token_which_the_first_page_turns_into_a_cookie():
+    with client_of(Settings(token="sesame", port=8421)) as client:
+        for path in ("/", "/static/style.css", "/api/about", "/openapi.json", "/?token=sesam", "/?token=", "/?token=ä"):
+            assert "with its token" in sentence(client.get(path), 401)
+        assert client.post("/api/prediction", json=SUBJECT).status_code == 401
+        assert client.get("/api/queue?token=sesame").status_code == 200
+        assert not client.cookies
+
+        first = client.get("http://127.0.0.1//pairs?a=1&token=sesame&b=2", follow_redirects=False)
+        assert (first.status_code, first.headers["location"]) == (303, "/pairs?a=1&b=2")
+        assert "httponly" in first.headers["set-cookie"].lower()
+        assert dict(client.cookies) == {"vitreous-8421": "sesame"}
+        assert client.get("/api/queue").status_code == 200
+        assert client.get("/?token=sesame").status_code == 200  # after the redirection
+        client.cookies.clear()
+        client.cookies.set("vitreous-8421", "guess")
+        assert client.get("/").status_code == 401
+
+
+def test_tokens_are_compared_in_constant_time(monkeypatch):
+    compared = []
+    monkeypatch.setattr(guard, "compare_digest", lambda *texts: compared.append(texts) or False)
+    with client_of(Settings(token="sesame")) as client:
+        assert client.get("/?token=guess").status_code == 401
+
+    assert (b"guess", b"sesame") in compared
 
 
 def test_an_invalid_content_length_is_refused(client):

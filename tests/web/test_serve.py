@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
 from urllib.request import urlopen
@@ -81,6 +82,28 @@ def test_it_listens_on_localhost_by_default():
     assert Settings(host="::1").address == "http://[::1]:8420/"
     with pytest.raises(DataError):
         listen(Settings(host="192.0.2.1", port=0))
+
+
+@pytest.mark.parametrize(
+    ("host", "is_open"), [("0.0.0.0", True), ("192.0.2.7", True), ("localhost", False), ("::1", False)]
+)
+def test_a_server_that_others_can_reach_warns_and_needs_a_token(host, is_open, monkeypatch, capsys):
+    served = []
+    monkeypatch.setattr("vitreous.cli.serve.listen", lambda settings: (nullcontext(), settings))
+    monkeypatch.setattr("vitreous.web.app.create_app", served.append)
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)
+
+    assert main(["serve", "--host", host, "--port", "8421"]) == 0
+
+    printed = capsys.readouterr()
+    token = served[0].token
+    assert bool(token) == is_open
+    assert ("warning: other machines can reach" in printed.err) == is_open
+    assert (f":8421/?token={token}" in printed.out) == is_open
+    if host == "0.0.0.0":
+        assert main(["serve", "--host", host, "--port", "8421"]) == 0
+        assert served[1].token != token
+        assert len(token) >= 20
 
 
 def test_help_imports_no_torch():

@@ -10,6 +10,7 @@ import torch
 from vitreous.core.errors import ShapeError
 from vitreous.core.progress import Tally
 from vitreous.web.cache import ENTRY_BYTES, NUMBER_BYTES, Cache, count_bytes
+from vitreous.web.fair_queue import CHEAP_RUN
 from vitreous.web.schemas import LayerMap
 from vitreous.web.worker import MAX_BATCH, Projection, QueueFull, Worker, WouldExceedLimit
 
@@ -17,8 +18,8 @@ PATIENCE = 20
 
 
 @pytest.fixture
-def worker():
-    made = Worker(4, Cache(1 << 20))
+def worker(request):
+    made = Worker(getattr(request, "param", 4), Cache(1 << 20))
     yield made
     made.close()
 
@@ -58,8 +59,8 @@ def test_equal_requests_are_computed_once(worker):
     assert work.seen == [[1]]
 
 
+@pytest.mark.parametrize("worker", [100], indirect=True)
 def test_similar_requests_are_computed_in_one_batch(worker):
-    worker.max_waiting = 100
     gate, work, other = hold(worker), Gate(), Gate()
     for one in (gate, work, other):
         one.open.set() if one is not gate else None
@@ -96,6 +97,48 @@ def test_the_queue_is_bounded(worker):
         worker.submit(4, 4, gate, 4)
     assert worker.waiting == 4
     worker.submit(3, 3, gate, 3)  # waits with the one that is there
+    gate.open.set()
+
+
+def names_in_order(worker: Worker, jobs: list[tuple[str, str | None, bool]]) -> list[str]:
+    """The order in which jobs of (name, client, expensive) are computed that were submitted in this order."""
+    gate, order = hold(worker), []
+    submitted = [
+        worker.submit(name, name, lambda names: order.extend(names) or names, name, client=client, expensive=expensive)
+        for name, client, expensive in jobs
+    ]
+    gate.open.set()
+    for job in submitted:
+        job.result.result(PATIENCE)
+    return order
+
+
+@pytest.mark.parametrize("worker", [100], indirect=True)
+def test_clients_take_turns(worker):
+    jobs = [*((f"a{i}", "a", True) for i in range(4)), ("b0", "b", True), ("b1", "b", True), ("c0", "c", True)]
+
+    assert names_in_order(worker, jobs) == ["a0", "b0", "c0", "a1", "b1", "a2", "a3"]
+
+
+@pytest.mark.parametrize("worker", [100], indirect=True)
+def test_cheap_requests_come_first_but_not_for_ever(worker):
+    cheap = [(f"cheap{i}", "a", False) for i in range(CHEAP_RUN + 2)]
+    order = names_in_order(worker, [("slow0", "b", True), ("slow1", "b", True), *cheap])
+
+    assert order == [
+        *(name for name, *_ in cheap[:CHEAP_RUN]), "slow0", *(name for name, *_ in cheap[CHEAP_RUN:]), "slow1",
+    ]  # fmt: skip
+
+
+def test_one_client_cannot_fill_the_queue(worker):
+    gate = hold(worker)
+    for i in range(3):
+        worker.submit(i, i, gate, i, client="a")
+    with pytest.raises(QueueFull, match="3 of your requests wait already"):
+        worker.submit(3, 3, gate, 3, client="a")
+    worker.submit(4, 4, gate, 4, client="b")
+    with pytest.raises(QueueFull, match="4 requests wait already"):
+        worker.submit(5, 5, gate, 5, client="c")
     gate.open.set()
 
 

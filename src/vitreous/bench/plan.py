@@ -185,9 +185,15 @@ def gather_arguments(entry: Any, info: ValidationInfo[Origin]) -> Any:
     own = ModelSpec.__dataclass_fields__.keys() - {"arguments"}
     arguments = {key: value for key, value in sorted(entry.items()) if key not in own}
     for key, value in arguments.items():
-        if not isinstance(value, str | int | float | bool | list):
-            sentence = f"{key} of model {entry.get('name')!r} is a number, a word, true or false, not {value!r}"
-            raise info.context.wrong(sentence, key)
+        owner = f"{key} of model {entry.get('name')!r}"
+        if key == "device":
+            raise info.context.wrong("device is an entry of the plan, not of a model", key)
+        if key == "classes" and not (isinstance(value, str) and value):
+            raise info.context.wrong(f"{owner} is a file of class names, not {value!r}", key)
+        if not all(isinstance(part, str | int | float) for part in (value if isinstance(value, list) else [value])):
+            raise info.context.wrong(
+                f"{owner} is a number, a word, true or false, or a list of these, not {value!r}", key
+            )
     pairs = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in arguments.items())
     return {**{key: value for key, value in entry.items() if key in own}, "arguments": pairs}
 

@@ -68,6 +68,12 @@ def read_plan(path: str | Path, **over: Any) -> Plan:
         place = re.search(r"line (\d+), column (\d+)", str(problem))
         where = f", line {place[1]}, column {place[2]}" if place else ""
         raise SpecError(f"'{path}'{where}: {message}; a plan is written in TOML, name = value") from None
+    except RecursionError:
+        raise SpecError(
+            f"'{path}' nests lists or tables too deep for a plan, which has tables of names and lists"
+        ) from None
+    except ValueError:  # of a number that Python does not convert
+        raise SpecError(f"'{path}' has a whole number of thousands of digits; no entry of a plan is as large") from None
     changes = {key: value for key, value in over.items() if value is not None}
     return make_plan({**override_entries(entries, changes), **changes}, Origin(str(path), text), text)
 

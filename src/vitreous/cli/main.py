@@ -9,6 +9,7 @@ the output has closed the pipe.
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import sys
@@ -142,7 +143,21 @@ def run(words: list[str], program: list[str]) -> int:
     except VitreousError as problem:
         return print_error(str(problem), 2)
     except Exception as problem:  # noqa: BLE001 - every error is printed as one sentence
-        return print_unexpected(problem)
+        sentence = describe_impossible_argument(problem)
+        return print_unexpected(problem) if sentence is None else print_error(sentence, 2)
+
+
+def describe_impossible_argument(problem: Exception) -> str | None:
+    """Sentence on an argument or entry that the system or Python refuses wherever it is used; None for other problems."""
+    if isinstance(problem, OSError) and problem.errno == errno.ENAMETOOLONG:
+        return "an argument or entry cannot be a file: its name is too long"
+    if isinstance(problem, ValueError) and str(problem).startswith("embedded null "):
+        return "an argument or entry cannot be a file: its name contains a null character"
+    if isinstance(problem, ValueError) and str(problem).startswith("Exceeds the limit ("):
+        return "an argument or entry is a number with thousands of digits; none is as large"
+    if isinstance(problem, RuntimeError) and str(problem).startswith("Could not determine home directory"):
+        return "a path begins with '~' and a user that is not known; write the path of the folder"
+    return None
 
 
 def report_stop(cause: BaseException, command: str) -> int:

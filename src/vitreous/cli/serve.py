@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from secrets import token_urlsafe
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
@@ -11,6 +13,9 @@ from typer import Option
 from vitreous.cli import options
 from vitreous.core.errors import DataError, ModelError, SpecError
 from vitreous.web.settings import DEMO, PORT, Settings
+
+if TYPE_CHECKING:
+    import uvicorn
 
 MB = 1 << 20
 
@@ -31,7 +36,11 @@ def serve(
     arguments: dict[str, Any] = options.NO_ARGUMENTS,
     precision: options.Precision = None,
     host: Annotated[
-        str, Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is open to other machines.")
+        str,
+        Option(
+            metavar="ADDRESS",
+            help="Address to listen on; 0.0.0.0 is open to other machines, which need the token in the printed address.",
+        ),
     ] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="0 for any free one.")] = PORT,
     allow_host: Annotated[
@@ -98,20 +107,36 @@ def run(settings: Settings, open_page: bool = False) -> None:
         from vitreous.web.app import create_app
     except ModuleNotFoundError as problem:
         raise ModelError(f"the playground needs {problem.name!r}; pip install 'vitreous[web]'") from None
+    if not settings.is_local:
+        settings = replace(settings, token=settings.token or token_urlsafe(16))
     listening, settings = listen(settings)
     with listening:
         app = create_app(settings)
-        config = uvicorn.Config(app, log_level="warning", server_header=False, ws="none", timeout_graceful_shutdown=2)
-        typer.echo(f"Vitreous playground: {settings.address}  (Ctrl+C ends it)")
+        typer.echo(f"Vitreous playground: {' or '.join(settings.entries)}  (Ctrl+C ends it)")
+        if not settings.is_local:
+            typer.echo(
+                f"warning: other machines can reach {settings.host}:{settings.port}; who has the address above, with its token, "
+                "can use it, and what is sent is not encrypted",
+                err=True,
+            )
         if open_page:
-            typer.launch(settings.address)
-        uvicorn.Server(config).run(sockets=[listening])
+            typer.launch(settings.entries[0])
+        uvicorn.Server(configure(app)).run(sockets=[listening])
+
+
+def configure(app: Any, **options: Any) -> uvicorn.Config:
+    """Configuration of the server of an application; `options` are further ones of uvicorn."""
+    import uvicorn
+
+    from vitreous.web.patience import PatientProtocol
+
+    defaults = {"log_level": "warning", "server_header": False, "ws": "none", "timeout_graceful_shutdown": 2}
+    return uvicorn.Config(app, http=PatientProtocol, **{**defaults, **options})
 
 
 def listen(settings: Settings) -> tuple[Any, Settings]:
     """Bind the socket before models are loaded; return it, and the settings with its port."""
     import socket
-    from dataclasses import replace
 
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from vitreous.core.errors import DataError, ShapeError
 from vitreous.methods.attribution_files import TENSORS, as_array, read_attribution, save_attribution
-from vitreous.methods.attribution_images import input_and_originals, same_in_groups
-from vitreous.methods.map_arrays import resize_maps
+from vitreous.methods.attribution_images import attach_images
+from vitreous.methods.map_arrays import resize_maps, row_indices
 from vitreous.models.image_geometry import size_of
 from vitreous.models.image_input import Preprocess
 from vitreous.models.layout import ClipLayout, Layout
@@ -352,22 +352,7 @@ class Attribution:
         True
         >>> figure = attribution.with_images(image).plot()
         """
-        inputs, originals = input_and_originals(images, self.preprocess, self.layout)
-        count = len(inputs)
-        if len(self) % count:
-            raise ShapeError(
-                f"{count} images do not fit {len(self)} rows; one per row, or one per so many rows, would work"
-            )
-        share = len(self) // count
-        if self.logits is not None and not same_in_groups(self.logits, count):
-            raise ShapeError(
-                f"the rows are about more than {count} image{'s' * (count > 1)}: their logits differ; give one image per row"
-            )
-        return replace(
-            self,
-            images=inputs.repeat_interleave(share, 0),
-            originals=None if originals is None else tuple(image for image in originals for _ in range(share)),
-        )
+        return attach_images(self, images)
 
     def save(
         self,
@@ -493,16 +478,6 @@ def change_tensors(
     tensors = {name: getattr(attribution, name) for name in tensor_names}
     changed = {name: change(tensor) for name, tensor in tensors.items() if tensor is not None}
     return replace(attribution, **changed, **fields)
-
-
-def row_indices(rows: Any, count: int) -> list[int]:
-    """Indices of the rows that a list of indices or a mask selects."""
-    try:
-        return [int(index) for index in torch.arange(count)[torch.atleast_1d(torch.as_tensor(rows)).cpu()]]
-    except (TypeError, ValueError, RuntimeError, IndexError):
-        raise ShapeError(
-            f"rows {rows!r}: an index, a slice, a list of indices or a mask of {count} rows would work"
-        ) from None
 
 
 def join_attributions(parts: Sequence[Attribution]) -> Attribution:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +14,27 @@ from vitreous.core.errors import ShapeError
 from vitreous.models.image_input import Preprocess, open_image
 from vitreous.models.layout import ClipLayout, Layout
 from vitreous.models.transforms import OpaquePreprocess
+
+if TYPE_CHECKING:
+    from vitreous.methods.attribution import Attribution
+
+
+def attach_images(attribution: Attribution, images: Any) -> Attribution:
+    """Copy of an attribution with these images; see `Attribution.with_images`."""
+    inputs, originals = input_and_originals(images, attribution.preprocess, attribution.layout)
+    rows, count = len(attribution), len(inputs)
+    if rows % count:
+        raise ShapeError(f"{count} images do not fit {rows} rows; one per row, or one per so many rows, would work")
+    if attribution.logits is not None and not same_in_groups(attribution.logits, count):
+        raise ShapeError(
+            f"the rows are about more than {count} image{'s' * (count > 1)}: their logits differ; give one image per row"
+        )
+    share = rows // count
+    return replace(
+        attribution,
+        images=inputs.repeat_interleave(share, 0),
+        originals=None if originals is None else tuple(image for image in originals for _ in range(share)),
+    )
 
 
 def input_and_originals(

@@ -47,3 +47,13 @@ def zero_to_one(scores: Float[Tensor, "r p"]) -> Float[Tensor, "r p"]:
     """Every map rescaled to [0, 1]; a constant map becomes NaN (0 / 0), as in published code."""
     low, high = scores.amin(-1, keepdim=True), scores.amax(-1, keepdim=True)
     return (scores - low) / (high - low)
+
+
+def row_indices(rows: Any, count: int) -> list[int]:
+    """Indices of the rows that a list of indices or a mask selects."""
+    try:
+        return [int(index) for index in torch.arange(count)[torch.atleast_1d(torch.as_tensor(rows)).cpu()]]
+    except (TypeError, ValueError, RuntimeError, IndexError):
+        raise ShapeError(
+            f"rows {rows!r}: an index, a slice, a list of indices or a mask of {count} rows would work"
+        ) from None

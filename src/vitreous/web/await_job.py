@@ -44,19 +44,27 @@ class Caller:
     request: Request
     service: Service
 
-    async def compute(self, function: Callable[..., T], *arguments: Any, version: Hashable = None) -> T:
+    async def compute(
+        self, function: Callable[..., T], *arguments: Any, version: Hashable = None, expensive: bool = False
+    ) -> T:
         """Return `function(*arguments)` or the cached result of an equal call; its arguments can be hashed.
 
-        Results of another `version` are not used. Raises as `await_job` does.
+        Results of another `version` are not used; what is expensive is computed after what is not. Raises as `await_job`
+        does.
         """
-        return await self.await_job(*describe_call(function, *arguments, version=version), None)
+        return await self.await_job(*describe_call(function, *arguments, version=version), None, expensive=expensive)
 
-    async def compute_in_batch(self, work: Callable[[Sequence[P]], Sequence[T]], payload: P, *batch: Hashable) -> T:
+    async def compute_in_batch(
+        self, work: Callable[[Sequence[P]], Sequence[T]], payload: P, *batch: Hashable, expensive: bool = False
+    ) -> T:
         """Return the result of one payload, computed with other payloads of an equal `batch`; alone if it is empty."""
         key = (work.__qualname__, payload)
-        return await self.await_job(key, work, payload, (work.__qualname__, *batch) if batch else None)
+        batch_key = (work.__qualname__, *batch) if batch else None
+        return await self.await_job(key, work, payload, batch_key, expensive=expensive)
 
-    async def await_job(self, key: Hashable, work: Work, payload: Any, batch_key: Hashable = None) -> Any:
+    async def await_job(
+        self, key: Hashable, work: Work, payload: Any, batch_key: Hashable = None, *, expensive: bool = False
+    ) -> Any:
         """Return the worker's result for `key`, from the cache where it is known.
 
         Raises
@@ -70,9 +78,11 @@ class Caller:
         worker, seconds = self.service.worker, self.service.settings.seconds
         end = time.monotonic() + seconds
         try:
-            job = worker.submit(key, key if batch_key is None else batch_key, work, payload, end)
-        except QueueFull:
-            raise HTTPException(429, f"{worker.waiting} requests wait already; try again in a moment") from None
+            client = self.request.client.host if self.request.client else None
+            together = key if batch_key is None else batch_key
+            job = worker.submit(key, together, work, payload, end, client=client, expensive=expensive)
+        except QueueFull as problem:
+            raise HTTPException(429, f"{problem}; try again in a moment") from None
         result = asyncio.wrap_future(job.result)
         # avoids "exception never retrieved" where the client leaves
         result.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
-from urllib.parse import urlsplit
+from hmac import compare_digest
+from urllib.parse import urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vitreous.web.settings import Settings
 
 MAX_BODY = 1 << 17  # bytes of a request that is not an image
+BODY_SECONDS = 10.0  # in which such a body has to arrive
+TOKEN = "token"  # name of the query parameter
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -28,6 +33,10 @@ HEADERS = {
 
 class BodyTooLarge(Exception):  # noqa: N818 - an expected condition, answered with 413
     """The body exceeds its limit."""
+
+
+class BodyTooLate(Exception):  # noqa: N818 - an expected condition, answered with 408
+    """The body did not arrive in time."""
 
 
 class Guard:
@@ -49,11 +58,21 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, send_guarded)
             return
-        left, over, started = self.limit(path), False, False
+        if (redirect := self.admit(scope)) is not None:
+            await redirect(scope, receive, send_guarded)
+            return
+        left, over, late, started, complete = self.limit(path), False, False, False, path == "/api/images"
+        end = asyncio.get_running_loop().time() + min(BODY_SECONDS, self.settings.seconds)
 
         async def receive_counted() -> Message:
-            nonlocal left, over
-            message = await receive()
+            nonlocal left, over, late, complete
+            try:
+                async with asyncio.timeout_at(None if complete else end):  # the endpoint of images has its own limit
+                    message = await receive()
+            except TimeoutError:
+                late = True
+                raise BodyTooLate from None
+            complete = complete or not message.get("more_body", False)
             left -= len(message.get("body", b""))
             if left < 0:
                 over = True
@@ -62,15 +81,43 @@ class Guard:
 
         async def send_unless_over(message: Message) -> None:
             nonlocal started
-            if not over:  # the handler that read the body would send an error of its own
+            if not (over or late):  # the handler that read the body would send an error of its own
                 started = True
                 await send_guarded(message)
 
-        with suppress(BodyTooLarge):
+        with suppress(BodyTooLarge, BodyTooLate):
             await self.app(scope, receive_counted, send_unless_over)
         if over and not started:
             response = refuse(413, f"a request may have at most {self.limit(path):,} bytes")
             await response(scope, receive, send_guarded)
+        if late and not started:
+            response = refuse(
+                408, f"a request has to arrive within {min(BODY_SECONDS, self.settings.seconds):g} seconds"
+            )
+            await response(scope, receive, send_guarded)
+
+    def admit(self, scope: Scope) -> Response | None:
+        """Return the response to a request that does not name the token, or names it in the address of a page; else None.
+
+        The address of a page is replaced by one without the token, which a cookie then names.
+        """
+        token, cookie = self.settings.token, f"vitreous-{self.settings.port}"
+        if not token:
+            return None
+        connection = HTTPConnection(scope)
+        named = connection.query_params.get(TOKEN)
+        if named is not None and is_same(named, token):
+            query = urlencode([(key, value) for key, value in connection.query_params.multi_items() if key != TOKEN])
+            path = "/" + scope["path"].lstrip("/")  # "//name" would be another host
+            response = RedirectResponse(f"{path}{'?' if query else ''}{query}", 303)
+            # not "strict": the address may be opened from a mail or a chat
+            response.set_cookie(cookie, token, httponly=True, samesite="lax")
+            return response if scope["method"] == "GET" and not scope["path"].startswith("/api/") else None
+        if is_same(connection.cookies.get(cookie, ""), token):
+            return None
+        return refuse(
+            401, "open the address that `vitreous serve` printed, with its token, once; requests need that token"
+        )
 
     def refusal(self, headers: Headers, path: str) -> JSONResponse | None:
         """Return the response to a request that is refused before its body is read, else None."""
@@ -111,6 +158,11 @@ def with_headers(send: Send, path: str) -> Send:
         await send(message)
 
     return guarded
+
+
+def is_same(named: str, token: str) -> bool:
+    """Compare in a time that does not depend on where they differ."""
+    return compare_digest(named.encode(), token.encode())
 
 
 def refuse(status: int, sentence: str) -> JSONResponse:

@@ -23,6 +23,7 @@ SCENE = r"(single|pair|part|shortcut)-(0|[1-9]\d{0,3})-(0|[1-9]\d{0,3})(?:-(move
 UPLOAD = r"[0-9a-f]{64}"
 NAME = rf"^(?:{SCENE}|{UPLOAD})$"
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
+MAX_SIDE = 20_000  # pixels; each row or column of an image costs time, however few pixels it has
 ALBUM = (
     "pair-1-6",
     "shortcut-1-1-moved",
@@ -128,4 +129,6 @@ def open_upload(data: bytes, max_pixels: int) -> Image:
     width, height = header.size
     if width * height > max_pixels:
         raise DataError(f"the image has {width:,} × {height:,} pixels, more than {max_pixels:,}; scale it down")
+    if max(width, height) > MAX_SIDE:
+        raise DataError(f"the image has {width:,} × {height:,} pixels, more than {MAX_SIDE:,} on a side; crop it")
     return open_image(header)

@@ -14,8 +14,8 @@ from vitreous.web import render, responses, schemas
 from vitreous.web.await_job import ERRORS, Caller, Calling
 from vitreous.web.class_search import find_classes
 from vitreous.web.exports import write_program
-from vitreous.web.image_store import ALBUM, CAPTIONS
-from vitreous.web.model_pool import NotAvailable
+from vitreous.web.image_store import ALBUM, CAPTIONS, SceneName
+from vitreous.web.model_pool import EMBEDDED, NotAvailable
 from vitreous.web.service import ExplainPayload
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ JSON_OR_ZIP: dict[int | str, Any] = {
 }
 IMAGE_BODY = {"requestBody": {"required": True, "content": {"application/octet-stream": BINARY}}}
 DECODERS = CapacityLimiter(2)  # images decoded or drawn at a time
+CHEAP_SECONDS = 1.0
 ImageQuery = Annotated[schemas.ImageName, Query()]
 
 
@@ -170,28 +171,38 @@ async def explain(caller: Calling, body: schemas.ExplainRequest) -> schemas.Expl
     payload = ExplainPayload.make(body, plan.spec, body.targets)
     # a batch of methods that take many passes would multiply the time of each
     alone = plan.option or plan.seconds is not None
+    # a caveat on images that an embedded model cannot know is of a whole batch
+    alone = alone or (body.model in EMBEDDED and SceneName.parse(body.image) is None)
     batch = () if alone else (body.model, plan.spec, body.question, len(payload.targets))
-    explained = await caller.compute_in_batch(caller.service.explain, payload, *batch)
+    explained = await caller.compute_in_batch(caller.service.explain, payload, *batch, expensive=is_expensive([plan]))
     caller.service.check_estimate(body.model, plan, explained.seconds)
     return explained.model_copy(update={"samples": responses.describe_samples(plan)})
 
 
-async def plan_single(caller: Caller, body: schemas.SingleRequest) -> ExplainPayload:
+async def plan_single(caller: Caller, body: schemas.SingleRequest) -> tuple[ExplainPayload, bool]:
+    """The payload of a map, and whether it is expensive."""
     await check_targets(caller, body.model, [body.target])
     plan = await plan_method(caller, body.model, body.method)
-    return ExplainPayload.make(body, plan.spec, [body.target])
+    return ExplainPayload.make(body, plan.spec, [body.target]), is_expensive([plan])
+
+
+def is_expensive(plans: Sequence[schemas.SamplingPlan]) -> bool:
+    """Whether maps are estimated to take so long that others are computed first."""
+    return sum((plan.seconds or 0) * plan.share for plan in plans) > CHEAP_SECONDS
 
 
 @api.post("/curve")
 async def curve(caller: Calling, body: schemas.SingleRequest) -> schemas.Curve:
     """Deletion and insertion: the prediction as a method's highest patches are removed, and with them alone."""
-    return await caller.compute(caller.service.curve, await plan_single(caller, body))
+    payload, expensive = await plan_single(caller, body)
+    return await caller.compute(caller.service.curve, payload, expensive=expensive)
 
 
 @api.post("/layers")
 async def layers(caller: Calling, body: schemas.SingleRequest) -> schemas.Layers:
     """What every layer adds to a method's map, and the SkipPLUS sum from every layer on."""
-    return await caller.compute(caller.service.layers, await plan_single(caller, body))
+    payload, expensive = await plan_single(caller, body)
+    return await caller.compute(caller.service.layers, payload, expensive=expensive)
 
 
 # ── downloads ────────────────────────────────────────────────────────────────────────────────────
@@ -204,7 +215,7 @@ async def scores(
     """Scores of everything on the page: JSON, or a zip of safetensors."""
     plans, _ = await plan_screen(caller, body)
     payloads = [ExplainPayload.make(body, plan.spec, body.targets) for plan in plans]
-    data = await caller.compute(caller.service.export, form, *payloads)
+    data = await caller.compute(caller.service.export, form, *payloads, expensive=is_expensive(plans))
     suffix = "json" if form == "json" else "zip"
     headers = {"content-disposition": f'attachment; filename="vitreous-scores.{suffix}"'}
     return Response(data, media_type=f"application/{suffix}", headers=headers)

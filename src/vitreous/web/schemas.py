@@ -145,6 +145,7 @@ class ImageFacts(NamedImage):
     known: list[Target] = Field(description="Classes whose evidence in the image is known.")
     size: Pair
     crop: Crop
+    caution: str = Field(description="Why the model's prediction means nothing for this image; usually empty.")
 
 
 class ModelFacts(Schema):

@@ -118,6 +118,8 @@ class Service:
 
     def describe_image(self, model: str, image: str) -> schemas.ImageFacts:
         """Return the size of an image, the part of it that a model sees, and the classes whose evidence is known."""
+        from vitreous.models.scenes import caution_of_images
+
         source, original = self.images.find(image), self.images.get(image)
         size = original.height, original.width
         return schemas.ImageFacts(
@@ -126,6 +128,7 @@ class Service:
             known=sorted(render.find_evidence(image, model)),
             size=list(size),
             crop=render.describe_crop(size, self.models.preprocess(model)),
+            caution=caution_of_images(self.models.vit(model), self.tensor(model, image)[None]),
         )
 
     def draw_input(self, model: str, image: str) -> bytes:

@@ -34,6 +34,7 @@ class Settings:
     pixels: int = 40_000_000  # of an image
     cache: int = 256 << 20  # bytes of uploads, and as many of results
     demo: Path | None = DEMO  # the page that `vitreous demo` writes
+    token: str = ""  # that requests have to name, in the address once and then in a cookie; empty: none
 
     def answers_to(self, host: str) -> bool:
         """Whether a Host header names this server; refusing others prevents DNS rebinding."""
@@ -47,9 +48,23 @@ class Settings:
         return self.demo is not None and self.demo.is_file()
 
     @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach the server."""
+        if not is_address(self.host):
+            return self.host.lower() == "localhost"
+        return ip_address(self.host).is_loopback
+
+    @property
     def address(self) -> str:
         name = "127.0.0.1" if self.host in WILDCARD else self.host
         return f"http://{f'[{name}]' if ':' in name else name}:{self.port}/"
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """Addresses to open in a browser, with the token: on this machine and, for a wildcard, on others."""
+        query = f"?token={self.token}" if self.token else ""
+        elsewhere = (f"http://{gethostname()}:{self.port}/",) if self.host in WILDCARD else ()
+        return tuple(address + query for address in (self.address, *elsewhere))
 
 
 def parse_host_name(host: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -16,6 +15,9 @@ from threading import Condition, Thread
 from typing import Any
 
 from vitreous.web.cache import Cache
+from vitreous.web.fair_queue import FairQueue, QueueFull
+
+__all__ = ["QueueFull", "Worker"]
 
 Work = Callable[[Sequence[Any]], Sequence[Any]]  # payloads of one batch → one result each
 MAX_BATCH = 8  # requests computed together
@@ -25,10 +27,6 @@ MEASURED_SECONDS = 2.0  # of progress before a projection is trusted
 def describe_call(function: Callable[..., Any], *arguments: Any, version: Hashable = None) -> tuple[Hashable, Work]:
     """Return the key and the work of a call that is computed alone; equal calls of one version have equal keys."""
     return (function.__qualname__, arguments, version), lambda payloads: [function(*arguments)]
-
-
-class QueueFull(Exception):  # noqa: N818 - an expected condition, answered with 429
-    """As many requests wait as the queue holds."""
 
 
 class Abandoned(Exception):  # noqa: N818 - raised in a progress report to stop the computation
@@ -74,17 +72,19 @@ class QueuedJob:
     work: Work
     payload: Any
     deadline: float = math.inf  # by the worker's clock, of the request that waits longest
+    client: Hashable = None  # that it is computed for first
+    expensive: bool = False  # comes after cheap ones
     waiting: int = 1
     result: Future[Any] = field(default_factory=Future)
 
 
 class Worker:
-    """A bounded queue before a single thread."""
+    """A bounded, fair queue before a single thread."""
 
     def __init__(self, max_waiting: int, cache: Cache, clock: Callable[[], float] = time.monotonic) -> None:
-        self.max_waiting, self.cache, self.clock = max_waiting, cache, clock
+        self.cache, self.clock = cache, clock
         self.done, self.total = 0, 0  # progress of the current computation
-        self._queue: deque[QueuedJob] = deque()
+        self._queue: FairQueue[QueuedJob] = FairQueue(max_waiting)
         self._jobs: dict[Hashable, QueuedJob] = {}  # queued or running
         self._change = Condition()
         self._thread: Thread | None = None
@@ -101,16 +101,25 @@ class Worker:
         return len(self._jobs) > len(self._queue)
 
     def submit(
-        self, key: Hashable, batch_key: Hashable, work: Work, payload: Any, deadline: float = math.inf
+        self,
+        key: Hashable,
+        batch_key: Hashable,
+        work: Work,
+        payload: Any,
+        deadline: float = math.inf,
+        *,
+        client: Hashable = None,
+        expensive: bool = False,
     ) -> QueuedJob:
         """Return the job of this key: finished (from the cache), already queued or running, or newly queued.
 
-        The result of a job that cannot finish before `deadline` (by `clock`) is `WouldExceedLimit`.
+        The result of a job that cannot finish before `deadline` (by `clock`) is `WouldExceedLimit`. `client` and
+        `expensive` decide when a new job is computed, see `FairQueue`.
 
         Raises
         ------
         QueueFull
-            If the job is new and the queue has no room.
+            If the job is new and the queue has no room, or none for this client.
         """
         cached = self.cache.get(key)
         if cached is not None:
@@ -123,10 +132,9 @@ class Worker:
                 job.waiting += 1
                 job.deadline = max(job.deadline, deadline)
                 return job
-            if len(self._queue) >= self.max_waiting:
-                raise QueueFull
-            job = self._jobs[key] = QueuedJob(key, batch_key, work, payload, deadline)
-            self._queue.append(job)
+            job = QueuedJob(key, batch_key, work, payload, deadline, client, expensive)
+            self._queue.put(job)
+            self._jobs[key] = job
             self._start()
             self._change.notify()
             return job
@@ -147,10 +155,9 @@ class Worker:
         thread = self._thread
         with self._change:
             self._closed = True
-            for job in [*self._queue]:
+            for job in self._queue.drain():
                 self._forget(job)
                 job.result.cancel()
-            self._queue.clear()
             self._change.notify_all()
         if thread is not None and wait:
             thread.join(wait)
@@ -166,7 +173,7 @@ class Worker:
     def _run(self) -> None:
         while True:
             with self._change:
-                self._change.wait_for(lambda: self._queue or self._closed)
+                self._change.wait_for(lambda: len(self._queue) or self._closed)
                 if self._closed:
                     self._thread = None  # the next request starts another thread
                     return
@@ -174,11 +181,8 @@ class Worker:
             self._compute(jobs)
 
     def _take_batch(self) -> list[QueuedJob]:
-        first = self._queue.popleft()
-        similar = [job for job in self._queue if job.batch_key == first.batch_key][: MAX_BATCH - 1]
-        for job in similar:
-            self._queue.remove(job)
-        return [first, *similar]
+        first = self._queue.take()
+        return [first, *self._queue.take_similar(lambda job: job.batch_key == first.batch_key, MAX_BATCH - 1)]
 
     def _compute(self, jobs: list[QueuedJob]) -> None:
         from vitreous.core.progress import reporting

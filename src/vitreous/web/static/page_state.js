@@ -72,7 +72,7 @@ function decodePatches(text) {
 // ── data from the server ────────────────────────────────────────────────────────────────────────
 
 export const data = {
-  about: null, model: null, bitmap: null, evidenceClasses: [], crop: null, // `bitmap`: the input of the model
+  about: null, model: null, bitmap: null, evidenceClasses: [], crop: null, caution: "", // `bitmap`: the input of the model
   prediction: null, reducedPrediction: null, // for the whole image, and without the removed patches
   maps: new Map(), curves: new Map(), layers: null, // maps and curves by method
   isReady: false, cursorPatch: null, decisivePatches: new Set(),

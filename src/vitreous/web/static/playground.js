@@ -34,7 +34,7 @@ const load = showErrorsOf(async () => {
   try {
     const [modelFacts, imageFacts] = await Promise.all([getJson("/api/model", { name: model }, signal), getJson("/api/image", { image, model }, signal)]);
     const [bitmap, initial] = await Promise.all([getModelInput(model, image, signal), postJson("/api/prediction", { model, image }, signal)]);
-    Object.assign(data, { model: modelFacts, evidenceClasses: imageFacts.known, crop: imageFacts.crop, bitmap, prediction: initial, isReady: true });
+    Object.assign(data, { model: modelFacts, evidenceClasses: imageFacts.known, crop: imageFacts.crop, caution: imageFacts.caution, bitmap, prediction: initial, isReady: true });
   } catch (problem) {
     if (!isAborted(problem)) $("loading-message").textContent = problem.status === 404 && isUpload(image)
       ? "The image of this link is not here any more. Drop it again to restore everything else." : problem.message;
@@ -45,6 +45,8 @@ const load = showErrorsOf(async () => {
   state.removed = new Set([...state.removed].filter((patch) => patch < countPatches()));
   fill($("class-names"), ...data.model.classes.map((name) => create("option", { value: name })));
   $("large-image").classList.remove("waiting");
+  $("image-caution").textContent = data.caution;
+  $("image-caution").hidden = !data.caution;
   document.body.classList.remove("loading");
   if (isUpload(image) && upload !== image) { upload = image; loadAlbum(); }
   emit("loaded");
