@@ -80,6 +80,8 @@ def explain_batch(
         of every such row; the others can be explained.
     """
 
+    effective = precision_of(method, model, precision)
+
     def compute(batch: slice, probe: BlackBoxProbe | None) -> Attribution:
         part = target.batch(batch)
         attribution = compute_batch(
@@ -96,13 +98,17 @@ def explain_batch(
         )
         return part.describe(attribution, model)
 
+    def inspect(attribution: Attribution) -> MapFindings:
+        with computing(effective, model.device):
+            return MapFindings.of(attribution, model, method, images).on_cpu()
+
     whole, singles = slice(0, len(images)), [slice(index, index + 1) for index in range(len(images))]
     attribution = compute(whole, probe)
-    findings = MapFindings.of(attribution, model, method).on_cpu()
+    findings = inspect(attribution)
     if isinstance(model, Network) and len(singles) > 1 and findings.row_errors(model, method, score_function):
         # in a model that sorts its tokens, shares of constants may be those of other images of the batch
         attribution = join_attributions([compute(single, None) for single in singles])
-        findings = MapFindings.of(attribution, model, method).on_cpu()
+        findings = inspect(attribution)
     if row_errors := findings.row_errors(model, method, score_function):
         error = row_errors[min(row_errors)]
         error.row_errors = row_errors

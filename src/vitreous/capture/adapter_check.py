@@ -11,6 +11,7 @@ from vitreous.capture.forward import adapter_logits
 from vitreous.core.errors import ModelError, NotAdaptedError, unexpected_errors_as
 from vitreous.models.black_box import refuse_inference_tensors
 from vitreous.models.eval_mode import evaluating
+from vitreous.models.module_structure import structure_of
 from vitreous.models.outputs import with_outputs
 from vitreous.models.random_draws import normal_numbers
 from vitreous.models.vit import LinearPool, ViT
@@ -34,7 +35,8 @@ def check_adapter(vit: ViT, classes: Any = None, outputs: str | None = None) -> 
 
 def with_agreement(vit: ViT, agreement: Agreement, classes: Any = None, outputs: str | None = None) -> ViT:
     """Return `vit` with its outputs set from the result of an earlier comparison of the same module."""
-    return with_outputs(replace(vit, affine=agreement.affine), agreement.count, classes, outputs)
+    vit = replace(vit, affine=agreement.affine, structure=structure_of(vit.module))
+    return with_outputs(vit, agreement.count, classes, outputs)
 
 
 def compare_with_model(vit: ViT, seed: int = 0) -> Agreement:

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BiasShares, BlackBoxProbe, refuse_other_rows
+from vitreous.capture.completeness import check_way
 from vitreous.capture.forward import HeadOutput
 from vitreous.capture.layer import BlockLayer, Gradients, Layer, interleave_targets, or_zeros
 from vitreous.capture.linearise import PLAIN, Linearisation
@@ -195,6 +196,7 @@ class NetworkProbe(BlackBoxProbe):
         mode, modules = self._mode(layer_pass), [block.module for block in self.model.blocks]
         images = self.images if mode.differentiable else self.images.detach()
         traced = trace(self.model.module, lambda: self.model.call(images), modules, mode, down_to=down_to, cut=False)
+        check_way(self.model, self.images.detach(), traced)
         with torch.enable_grad():
             # outside of the linearised forward: the gradient of logits and score is exact
             logits = self.model.read(traced.output)

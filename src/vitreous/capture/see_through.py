@@ -130,6 +130,7 @@ class Examination:
             copy=self.copy,
             missing=self.missing,
             clip=self.clip,
+            structure=structure_of(model.module),
         )
         if model.output_type is not None or self.outputs is None:
             return model

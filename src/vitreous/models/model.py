@@ -222,6 +222,8 @@ class BlackBox:
         Logits [b c], or one number per image [b 1], of what the module returns.
     inputs
         How the module is called; None: with the images as its only argument.
+    structure
+        Structure of the module when it was described (`structure_of`); None if it is not to be compared.
 
     Examples
     --------
@@ -250,6 +252,7 @@ class BlackBox:
     reason: str = ""
     read: Callable[[Any], Tensor] = logits_of
     inputs: Inputs | None = None
+    structure: tuple[Any, ...] | None = None
 
     @property
     def facts(self) -> dict[str, str]:
@@ -385,7 +388,8 @@ AnyModel = TypeVar("AnyModel", bound=BlackBox)
 
 def with_module(model: AnyModel, module: nn.Module) -> AnyModel:
     """The same description for another module of the same architecture; not for a `ViT`, whose parts are bound."""
-    changes: dict[str, Any] = {"module": module, "forward": forward_of(module, model.read, model.inputs)}
+    forward = forward_of(module, model.read, model.inputs)
+    changes: dict[str, Any] = {"module": module, "forward": forward, "structure": None}
     if isinstance(model, Network):
         changes["blocks"] = tuple(replace(block, module=module.get_submodule(block.name)) for block in model.blocks)
     return replace(model, **changes)
