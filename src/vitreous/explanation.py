@@ -15,6 +15,7 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.cuda_graphs import GraphCache, module_state
 from vitreous.capture.differentiable import keeps_graph
 from vitreous.capture.linearise import PLAIN
+from vitreous.capture.network_probe import MixedImagesError
 from vitreous.capture.precision import computing, effective_precision, half_products
 from vitreous.capture.probe import probe_of
 from vitreous.capture.score_function import ScoreFunction, resolve_score_function
@@ -131,20 +132,20 @@ def compute_batch(
 ) -> Attribution:
     """Compute the maps of one batch, without waiting for the device; parameters as for `explain_batch`, which checks them."""
     if isinstance(model, Network) and model.separate and len(images) > 1:
+        parts = [slice(index, index + 1) for index in range(len(images))]
         return join_attributions(
             [
                 compute_batch(
                     model,
-                    images[index : index + 1],
-                    target.batch(slice(index, index + 1)),
+                    images[part],
+                    target.batch(part),
                     method,
                     score_function,
                     hold=hold,
                     precision=precision,
-                    probe=None if probe is None else probe.for_image(index),
                     differentiable=differentiable,
                 )
-                for index in range(len(images))
+                for part in parts
             ]
         )
 
@@ -152,16 +153,29 @@ def compute_batch(
         explained, classes = target.outputs(model, len(images))
         return probe_of(explained, images, classes, score_function, hold, differentiable=differentiable)
 
+    def run(effective: str | None) -> Attribution:
+        with computing(effective, model.device):
+            if differentiable:
+                return method(make_probe(differentiable=True))
+            if graphs is not None and isinstance(target, ClassTarget) and can_be_recorded(method, model, hold):
+                return run_recorded(graphs, model, images, target, method, score_function)
+            return method(make_probe() if probe is None or probe.half_products != half_products() else probe)
+
     effective = precision_of(method, model, precision)
-    with computing(effective, model.device):
-        if differentiable:
-            attribution = method(make_probe(differentiable=True))
-        elif graphs is not None and isinstance(target, ClassTarget) and can_be_recorded(method, model, hold):
-            attribution = run_recorded(graphs, model, images, target, method, score_function)
-        else:
-            if probe is None or probe.half_products != half_products():
-                probe = make_probe()
-            attribution = method(probe)
+    try:
+        attribution = run(effective)
+    except MixedImagesError:
+        assert isinstance(model, Network)
+        return compute_batch(
+            replace(model, separate=True),
+            images,
+            target,
+            method,
+            score_function,
+            hold=hold,
+            precision=precision,
+            differentiable=differentiable,
+        )
     if differentiable and not keeps_graph(attribution.patches):
         raise SpecError(
             f"{method.spec!r} does not keep the graph of its maps; differentiable=True works with methods of one backward pass, "

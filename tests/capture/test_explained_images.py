@@ -121,3 +121,61 @@ def test_a_network_that_was_changed_is_described_again_or_refused():
 class Sine(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.sin() + x.cos()
+
+
+class Experts(nn.Module):
+    """A mixture of experts: the tokens of all images of a batch are sorted by the expert that they are sent to."""
+
+    def __init__(self, width: int = 8, count: int = 3) -> None:
+        super().__init__()
+        self.norm, self.route = nn.LayerNorm(width), nn.Linear(width, count)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)) for _ in range(count)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.norm(x).flatten(0, 1)
+        chosen, total = self.route(tokens).argmax(-1), torch.zeros_like(tokens)
+        for number, expert in enumerate(self.experts):
+            places = (chosen == number).nonzero()[:, 0]
+            if len(places):
+                total = total.index_add(0, places, expert(tokens[places]))
+        return x + total.view_as(x)
+
+
+class Mixture(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 8, 8, 8), nn.Linear(8, 4)
+        self.layers = nn.ModuleList(Experts() for _ in range(3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.stem(images).flatten(2).mT
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x.mean(1))
+
+
+@each("spec", ["decompx", "fullgrad", "fullgrad@libra", "ixg+plus"])
+def test_images_of_a_mixture_of_experts_are_not_mixed(spec):
+    torch.manual_seed(0)
+    network = vitreous.see_through(Mixture().double().eval(), size=(32, 32))
+    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(2)).double()
+
+    for count in (3, 4):
+        together = vitreous.explain(network, images[:count], 1, spec)
+        alone = [vitreous.explain(network, image[None], 1, spec) for image in images[:count]]
+        assert torch.allclose(together.maps(), torch.cat([single.maps() for single in alone]), rtol=1e-9)
+        if together.bias is not None:
+            assert torch.allclose(together.bias, torch.cat([single.bias for single in alone]), rtol=1e-9)
+    assert network.separate
+    assert not vitreous.see_through(Branching().double().eval(), size=(32, 32)).separate
+
+
+def test_a_batch_whose_tokens_are_sorted_unexpectedly_is_explained_one_by_one(monkeypatch):
+    monkeypatch.setattr("vitreous.capture.see_through.mixes_images", lambda *_: False)  # not seen on random images
+    torch.manual_seed(0)
+    network = vitreous.see_through(Mixture().double().eval(), size=(32, 32))
+    alone = [vitreous.explain(network, image[None], 1, "fullgrad").bias for image in IMAGES]
+
+    assert torch.allclose(vitreous.explain(network, IMAGES, 1, "fullgrad").bias, torch.cat(alone), rtol=1e-9)

@@ -14,6 +14,7 @@ from torch import nn
 
 from vitreous.capture.blocks import find_blocks
 from vitreous.capture.completeness import check_completeness
+from vitreous.capture.network_probe import mixes_images
 from vitreous.capture.precision import without_autocast
 from vitreous.capture.token_places import size_of
 from vitreous.core.errors import ModelError, ShapeError, unexpected_errors_as
@@ -119,6 +120,7 @@ class Examination:
     missing: float
     outputs: int | None  # number of logits, if there are any
     clip: Clip | None  # form of the clips, if it takes any
+    separate: bool = False
 
     def describe(self, model: Network) -> Network:
         """The network with these findings."""
@@ -130,6 +132,7 @@ class Examination:
             copy=self.copy,
             missing=self.missing,
             clip=self.clip,
+            separate=self.separate,
             structure=structure_of(model.module),
         )
         if model.output_type is not None or self.outputs is None:
@@ -192,7 +195,9 @@ def examine_on(model: Network, image: Images, blocks: str | Sequence[str] | None
     with suppress(ShapeError):  # no logits: the user's score function reads the outputs
         count = logits.shape[-1] if (logits := logits_of(first)).ndim == 2 else None
     copy, missing = check_completeness(model, image, model.call, first)
-    return Examination(tuple((b.name, b.tokens) for b in located), layout, copy, missing, count, clip)
+    findings = Examination(tuple((b.name, b.tokens) for b in located), layout, copy, missing, count, clip)
+    two_images = torch.cat([image, image.flip(-1)])
+    return replace(findings, separate=mixes_images(findings.describe(model), two_images))
 
 
 def join_lengths(lengths: Sequence[int]) -> str:
