@@ -271,11 +271,12 @@ def cautions(method: Method, model: BlackBox) -> str:
     elif isinstance(model, ViT) and method.facts.caveat:
         caveats.append(method.facts.caveat(method, model))
     lowest = lowest_precision(method)
+    advised = lowest if lowest == "float32" or isinstance(model, ViT) else "tf32"  # as `precision_of` computes it
     if model.dtype.itemsize < 4 and lowest != "bf16 weights":
         rounded = (
             f"the weights are {str(model.dtype).removeprefix('torch.')}, whose rounding moves the ranks of this map"
         )
-        caveats.append(f"{rounded}; convert them by module.float() and use precision={lowest!r}")
+        caveats.append(f"{rounded}; convert them by module.float() and use precision={advised!r}")
     return "; ".join(filter(None, caveats))
 
 
