@@ -79,7 +79,11 @@ def compare_with_model(vit: ViT, seed: int = 0) -> Agreement:
     gap = ((of_model - of_parts).abs().max() / of_model.abs().max().clamp(min=1e-6)).item()
     if not gap <= TOLERANCE.get(vit.dtype, 1e-3):
         changed = [path for path, part in vit.module.named_modules() if hooks_of(part) or "forward" in vars(part)]
-        suspect = f"do hooks of {changed[0]!r} change values" if changed else "does the adapter describe other parts"
+        suspect = (
+            f"are hooks attached that change values, such as to {changed[0]!r}"
+            if changed
+            else "does the adapter describe other parts"
+        )
         raise NotAdaptedError(
             f"{vit.name!r} and its parts as Vitreous sees them disagree by {gap:.2g} of the largest logit, "
             f"so any map of it would be wrong; is its forward overridden, or {suspect}?"
