@@ -15,6 +15,7 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.cuda_graphs import GraphCache, module_state
 from vitreous.capture.differentiable import keeps_graph
 from vitreous.capture.linearise import PLAIN
+from vitreous.capture.network_probe import MixedImagesError
 from vitreous.capture.precision import computing, effective_precision, half_products
 from vitreous.capture.probe import probe_of
 from vitreous.capture.score_function import ScoreFunction, resolve_score_function
@@ -81,6 +82,8 @@ def explain_batch(
         of every such row; the others can be explained.
     """
 
+    effective = precision_of(method, model, precision)
+
     def compute(batch: slice, probe: BlackBoxProbe | None) -> Attribution:
         part = target.batch(batch)
         attribution = compute_batch(
@@ -97,13 +100,17 @@ def explain_batch(
         )
         return part.describe(attribution, model)
 
+    def inspect(attribution: Attribution) -> MapFindings:
+        with computing(effective, model.device):
+            return MapFindings.of(attribution, model, method, images).on_cpu()
+
     whole, singles = slice(0, len(images)), [slice(index, index + 1) for index in range(len(images))]
     attribution = compute(whole, probe)
-    findings = MapFindings.of(attribution, model, method).on_cpu()
+    findings = inspect(attribution)
     if isinstance(model, Network) and len(singles) > 1 and findings.row_errors(model, method, score_function):
         # in a model that sorts its tokens, shares of constants may be those of other images of the batch
         attribution = join_attributions([compute(single, None) for single in singles])
-        findings = MapFindings.of(attribution, model, method).on_cpu()
+        findings = inspect(attribution)
     if row_errors := findings.row_errors(model, method, score_function):
         error = row_errors[min(row_errors)]
         error.row_errors = row_errors
@@ -126,20 +133,20 @@ def compute_batch(
 ) -> Attribution:
     """Compute the maps of one batch, without waiting for the device; parameters as for `explain_batch`, which checks them."""
     if isinstance(model, Network) and model.separate and len(images) > 1:
+        parts = [slice(index, index + 1) for index in range(len(images))]
         return join_attributions(
             [
                 compute_batch(
                     model,
-                    images[index : index + 1],
-                    target.batch(slice(index, index + 1)),
+                    images[part],
+                    target.batch(part),
                     method,
                     score_function,
                     hold=hold,
                     precision=precision,
-                    probe=None if probe is None else probe.for_image(index),
                     differentiable=differentiable,
                 )
-                for index in range(len(images))
+                for part in parts
             ]
         )
 
@@ -147,16 +154,29 @@ def compute_batch(
         explained, classes = target.outputs(model, len(images))
         return probe_of(explained, images, classes, score_function, hold, differentiable=differentiable)
 
+    def run(effective: str | None) -> Attribution:
+        with computing(effective, model.device):
+            if differentiable:
+                return method(make_probe(differentiable=True))
+            if graphs is not None and isinstance(target, ClassTarget) and can_be_recorded(method, model, hold):
+                return run_recorded(graphs, model, images, target, method, score_function)
+            return method(make_probe() if probe is None or probe.half_products != half_products() else probe)
+
     effective = precision_of(method, model, precision)
-    with computing(effective, model.device):
-        if differentiable:
-            attribution = method(make_probe(differentiable=True))
-        elif graphs is not None and isinstance(target, ClassTarget) and can_be_recorded(method, model, hold):
-            attribution = run_recorded(graphs, model, images, target, method, score_function)
-        else:
-            if probe is None or probe.half_products != half_products():
-                probe = make_probe()
-            attribution = method(probe)
+    try:
+        attribution = run(effective)
+    except MixedImagesError:
+        assert isinstance(model, Network)
+        return compute_batch(
+            replace(model, separate=True),
+            images,
+            target,
+            method,
+            score_function,
+            hold=hold,
+            precision=precision,
+            differentiable=differentiable,
+        )
     if differentiable and not keeps_graph(attribution.patches):
         raise SpecError(
             f"{method.spec!r} does not keep the graph of its maps; differentiable=True works with methods of one backward pass, "
@@ -253,11 +273,12 @@ def cautions(method: Method, model: BlackBox) -> str:
     elif isinstance(model, ViT) and method.facts.caveat:
         caveats.append(method.facts.caveat(method, model))
     lowest = lowest_precision(method)
+    advised = lowest if lowest == "float32" or isinstance(model, ViT) else "tf32"  # as `precision_of` computes it
     if model.dtype.itemsize < 4 and lowest != "bf16 weights":
         rounded = (
             f"the weights are {str(model.dtype).removeprefix('torch.')}, whose rounding moves the ranks of this map"
         )
-        caveats.append(f"{rounded}; convert them by module.float() and use precision={lowest!r}")
+        caveats.append(f"{rounded}; convert them by module.float() and use precision={advised!r}")
     return "; ".join(filter(None, caveats))
 
 

@@ -8,12 +8,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vitreous.capture.score_function import PROBABILITIES, ScoreFunction
+from vitreous.capture.adapter_check import TOLERANCE
+from vitreous.capture.score_function import PROBABILITIES, ScoreFunction, two_class_logits
 from vitreous.core.errors import ModelError, ShapeError, SpecError, VitreousError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.recipe import LayerSignal
 from vitreous.models.model import BlackBox
+from vitreous.models.module_structure import is_library_code
+from vitreous.models.tensor_types import Images
 from vitreous.models.vit import ViT
 
 # Share of a score that may be missing in a complete map, by the precision that it was computed in: by rounding.
@@ -31,6 +34,9 @@ class MapFindings:
         Whether the logits, the explained score and all scores of the map are finite.
     missing
         Share of the score that the map of a complete method misses; 0 if the method is not complete.
+    gap
+        Largest difference of the logits from those of the module itself, relative to the largest one; 0 if the module is
+        run as it is, or its forward cannot depend on the image.
     negligible
         As `Attribution.negligible`.
     precision
@@ -41,11 +47,12 @@ class MapFindings:
     score: Bool[Tensor, " r"]
     scores: Bool[Tensor, " r"]
     missing: Float[Tensor, " r"]
+    gap: Float[Tensor, " r"]
     negligible: Bool[Tensor, " r"]
     precision: str
 
     @classmethod
-    def of(cls, attribution: Attribution, model: BlackBox, method: Method) -> MapFindings:
+    def of(cls, attribution: Attribution, model: BlackBox, method: Method, images: Images) -> MapFindings:
         """Findings about the maps of a batch; does not wait for a device."""
         with torch.no_grad():
             finite = attribution.native_maps.flatten(1).isfinite().all(-1)
@@ -59,6 +66,7 @@ class MapFindings:
                 score=score,
                 scores=finite,
                 missing=missing_share(attribution, model, method),
+                gap=forward_gap(attribution, model, images),
                 negligible=attribution.negligible,
                 precision=attribution.provenance["precision"],
             )
@@ -71,8 +79,11 @@ class MapFindings:
     def row_errors(self, model: BlackBox, method: Method, score_function: ScoreFunction) -> dict[int, VitreousError]:
         """Why maps are refused, by row; empty if none is."""
         most = max(REFUSED, 10 * ROUNDING[self.precision])
-        fine = self.logits & self.score & self.scores & ~(self.missing > most)
+        fine = self.logits & self.score & self.scores & ~(self.missing > most) & ~(self.gap > self._largest_gap(model))
         return {row: self._error(row, model, method, score_function) for row in (~fine).nonzero()[:, 0].tolist()}
+
+    def _largest_gap(self, model: BlackBox) -> float:
+        return max(TOLERANCE.get(model.dtype, 1e-3), ROUNDING[self.precision] if self.precision != "float64" else 0)
 
     def _error(self, row: int, model: BlackBox, method: Method, score_function: ScoreFunction) -> VitreousError:
         if not self.logits[row]:
@@ -87,6 +98,12 @@ class MapFindings:
                 else "other options may work"
             )
             return SpecError(f"the map of {method.spec!r} on {model.name!r} is not finite; {remedy}")
+        if self.gap[row] > self._largest_gap(model):
+            return ModelError(
+                f"{model.name!r} and its parts as Vitreous sees them disagree by {self.gap[row]:.2g} of the largest logit on this image, "
+                "though not on those that they were compared on, so its forward depends on the image; vitreous.see_through(module) "
+                "explains the module's own forward"
+            )
         return ModelError(
             f"the shares of {method.spec!r} miss {self.missing[row]:.0%} of the score of {model.name!r} on this image, which takes "
             "another way through the model than the images that it was checked on; a method that only evaluates the model, such "
@@ -97,14 +114,30 @@ class MapFindings:
         """What to know when reading these maps."""
         cautions = []
         if bool((self.missing > ROUNDING[self.precision]).any()):
-            cautions.append(
-                f"the shares of a map miss {self.missing.max():.1%} of the score that they should add up to"
-            )
+            share = f"{100 * ROUNDING[self.precision]:.4f}".rstrip("0").rstrip(".")
+            cautions.append(f"the shares of a map miss more than {share} % of the score that they should add up to")
         if bool(self.negligible.any()):
             faint = "a map adds up to less than a ten-thousandth of the number that it explains, so its colours show next to nothing"
             may = "; question='logit' may have more to show" if score_function.name in PROBABILITIES else ""
             cautions.append(faint + may)
         return cautions
+
+
+def forward_gap(attribution: Attribution, model: BlackBox, images: Images) -> Float[Tensor, " r"]:
+    """Largest difference of the logits of a `ViT`'s parts from those of its module, relative to the module's largest one.
+
+    Costs a forward, so it is left out for modules of known libraries as they are.
+    """
+    none = attribution.targets.new_zeros(len(attribution), dtype=torch.float64)
+    if not isinstance(model, ViT) or attribution.logits is None or is_library_code(model.module):
+        return none
+    own = model.forward(images.to(model.device, model.dtype))
+    own = two_class_logits(own) if model.binary else own
+    if attribution.logits.shape[-1] != own.shape[-1]:  # of texts, which the module does not compute
+        return none
+    own = own.repeat_interleave(len(attribution) // len(own), 0)
+    largest = own.abs().amax(-1).clamp(min=1e-6)
+    return ((attribution.logits - own).abs().amax(-1) / largest).double()
 
 
 def missing_share(attribution: Attribution, model: BlackBox, method: Method) -> Float[Tensor, " r"]:

@@ -11,6 +11,7 @@ from vitreous.capture.forward import adapter_logits
 from vitreous.core.errors import ModelError, NotAdaptedError, unexpected_errors_as
 from vitreous.models.black_box import refuse_inference_tensors
 from vitreous.models.eval_mode import evaluating
+from vitreous.models.module_structure import hooks_of, structure_of
 from vitreous.models.outputs import with_outputs
 from vitreous.models.random_draws import normal_numbers
 from vitreous.models.vit import LinearPool, ViT
@@ -34,7 +35,8 @@ def check_adapter(vit: ViT, classes: Any = None, outputs: str | None = None) -> 
 
 def with_agreement(vit: ViT, agreement: Agreement, classes: Any = None, outputs: str | None = None) -> ViT:
     """Return `vit` with its outputs set from the result of an earlier comparison of the same module."""
-    return with_outputs(replace(vit, affine=agreement.affine), agreement.count, classes, outputs)
+    vit = replace(vit, affine=agreement.affine, structure=structure_of(vit.module))
+    return with_outputs(vit, agreement.count, classes, outputs)
 
 
 def compare_with_model(vit: ViT, seed: int = 0) -> Agreement:
@@ -76,9 +78,15 @@ def compare_with_model(vit: ViT, seed: int = 0) -> Agreement:
         raise ModelError(f"{vit.name!r} gives logits that are not finite on a random image; are its weights loaded?")
     gap = ((of_model - of_parts).abs().max() / of_model.abs().max().clamp(min=1e-6)).item()
     if not gap <= TOLERANCE.get(vit.dtype, 1e-3):
+        changed = [path for path, part in vit.module.named_modules() if hooks_of(part) or "forward" in vars(part)]
+        suspect = (
+            f"are hooks attached that change values, such as to {changed[0]!r}"
+            if changed
+            else "does the adapter describe other parts"
+        )
         raise NotAdaptedError(
             f"{vit.name!r} and its parts as Vitreous sees them disagree by {gap:.2g} of the largest logit, "
-            "so any map of it would be wrong; is its forward overridden, or are hooks attached that change values?"
+            f"so any map of it would be wrong; is its forward overridden, or {suspect}?"
         )
     affine = affine_head(vit, generator)
     if not affine and bool(((of_model >= 0) & (of_model <= 1)).all()):

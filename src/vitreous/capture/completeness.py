@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from vitreous.capture.linearise import LINEARISATIONS, Linearisation
 from vitreous.capture.operation_registry import RULES, Call, Role, name_of, role_of, without_parameters
 from vitreous.capture.operations import LinearisedForward
-from vitreous.capture.trace import backward, share, trace
+from vitreous.capture.trace import Trace, backward, share, trace
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.model import Network, logits_of, tensors_of
 from vitreous.models.random_draws import normal_numbers
@@ -32,6 +33,40 @@ class LowestPrecision(LinearisedForward):
         if isinstance(output, Tensor) and output.requires_grad:
             self.lowest = min(self.lowest, output.dtype, key=lambda dtype: torch.finfo(dtype).bits)
         return output
+
+
+# Ways through modules (the blocks that are cut, and the operations of a forward) on which nothing is lost.
+COMPLETE: WeakKeyDictionary[nn.Module, set[tuple[Any, ...]]] = WeakKeyDictionary()
+
+
+def check_way(model: Network, images: Images, traced: Trace) -> None:
+    """Check completeness again if a forward took another way than those that were checked.
+
+    Control flow that depends on the values of an image shows in the operations that are called.
+
+    Raises
+    ------
+    ModelError
+        If blocks are called more or less often than in the forward that was examined, or a share of a score is lost.
+    """
+    if traced.calls != len(model.blocks):
+        raise ModelError(
+            f"{model.name!r} calls its blocks {traced.calls} times for these images and {len(model.blocks)} times for the image that it was "
+            "examined on; a model that takes one way for all images would work, and black_box=True needs none"
+        )
+    if way_of(model, traced.mode) not in COMPLETE.get(model.module, ()):
+        with torch.no_grad():
+            output = model.call(images)
+        try:
+            check_completeness(model, images, model.call, output)
+        except ModelError as problem:
+            raise ModelError(
+                f"these images take another way through {model.name!r} than those that it was examined on: {problem}"
+            ) from problem
+
+
+def way_of(model: Network, mode: LinearisedForward) -> tuple[Any, ...]:
+    return tuple(block.name for block in model.blocks), mode.path
 
 
 def check_completeness(model: Network, image: Images, call: Callable[[Images], Any], output: Any) -> tuple[bool, float]:
@@ -91,6 +126,7 @@ def check_completeness(model: Network, image: Images, call: Callable[[Images], A
             continue
         worst, place = max(steps)
         if worst <= max(LARGEST_MISSING.get(mode.lowest, 1e-3), LARGEST_MISSING.get(model.dtype, 1e-3)):
+            COMPLETE.setdefault(model.module, set()).add(way_of(model, mode))
             return copy, worst
         break
     else:

@@ -15,6 +15,7 @@ from torch import nn
 
 from vitreous.capture.blocks import find_blocks
 from vitreous.capture.completeness import check_completeness
+from vitreous.capture.network_probe import mixes_images
 from vitreous.capture.precision import without_autocast
 from vitreous.capture.token_places import size_of
 from vitreous.core.errors import ModelError, ShapeError, unexpected_errors_as
@@ -124,6 +125,7 @@ class Examination:
     missing: float
     outputs: int | None  # number of logits, if there are any
     clip: Clip | None  # form of the clips, if it takes any
+    separate: bool = False
 
     def describe(self, model: Network) -> Network:
         """The network with these findings."""
@@ -135,6 +137,8 @@ class Examination:
             copy=self.copy,
             missing=self.missing,
             clip=self.clip,
+            separate=self.separate,
+            structure=structure_of(model.module),
         )
         if model.output_type is not None or self.outputs is None:
             return model
@@ -208,7 +212,9 @@ def examine_on(
     display.end_step()
     display.begin_step("checking that no share of a score is lost")
     copy, missing = check_completeness(model, image, model.call, first)
-    return Examination(tuple((b.name, b.tokens) for b in located), layout, copy, missing, count, clip)
+    findings = Examination(tuple((b.name, b.tokens) for b in located), layout, copy, missing, count, clip)
+    two_images = torch.cat([image, image.flip(-1)])
+    return replace(findings, separate=mixes_images(findings.describe(model), two_images))
 
 
 def join_lengths(lengths: Sequence[int]) -> str:

@@ -311,7 +311,7 @@ class MapExplainer:
                     probability=to_cpu(torch.full_like(chances, math.nan) if self.vit.scalar else chances),
                     native=attribution.native,
                     signed=attribution.signed,
-                    findings=MapFindings.of(attribution, self.vit, method).on_cpu(non_blocking=True),
+                    findings=MapFindings.of(attribution, self.vit, method, images).on_cpu(non_blocking=True),
                 )
             )
         return rows

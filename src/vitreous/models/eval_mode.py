@@ -38,6 +38,16 @@ def evaluating(module: nn.Module) -> Iterator[None]:
                     part.training = True
 
 
+class OwnHook:
+    """A hook of `hooking`, which does not change what a module computes."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
 @contextmanager
 def hooking(
     modules: Iterable[nn.Module],
@@ -59,9 +69,9 @@ def hooking(
             leave(part, args, output)
 
     distinct = dict.fromkeys(modules)
-    handles = [part.register_forward_pre_hook(before, prepend=True, with_kwargs=True) for part in distinct]
+    handles = [part.register_forward_pre_hook(OwnHook(before), prepend=True, with_kwargs=True) for part in distinct]
     if leave is not None:
-        handles += [part.register_forward_hook(after) for part in distinct]
+        handles += [part.register_forward_hook(OwnHook(after)) for part in distinct]
     token = INNERMOST.set(own)
     try:
         yield

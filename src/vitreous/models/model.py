@@ -258,6 +258,8 @@ class BlackBox:
         How the module is called; None: with the images as its only argument.
     declared
         Meaning of the outputs of a black box as the user has declared it: "binary", "logits" or "probabilities".
+    structure
+        Structure of the module when it was described (`structure_of`); None if it is not to be compared.
 
     Examples
     --------
@@ -287,6 +289,7 @@ class BlackBox:
     read: Callable[[Any], Tensor] = logits_of
     inputs: Inputs | None = None
     declared: Literal["binary", "logits", "probabilities"] | None = None
+    structure: tuple[Any, ...] | None = None
 
     @property
     def depth(self) -> int:
@@ -420,7 +423,11 @@ AnyModel = TypeVar("AnyModel", bound=BlackBox)
 
 def with_module(model: AnyModel, module: nn.Module) -> AnyModel:
     """The same description for another module of the same architecture; not for a `ViT`, whose parts are bound."""
-    changes: dict[str, Any] = {"module": module, "forward": ModuleForward(module, model.read, model.inputs)}
+    changes: dict[str, Any] = {
+        "module": module,
+        "forward": ModuleForward(module, model.read, model.inputs),
+        "structure": None,
+    }
     if isinstance(model, Network):
         changes["blocks"] = tuple(replace(block, module=module.get_submodule(block.name)) for block in model.blocks)
     return replace(model, **changes)
