@@ -40,14 +40,15 @@ Forward = Callable[[Images], Any]
 AMPLITUDE = (
     0.02  # of the noise, relative to the mean deviation of a channel over tokens: small, so that layers are linear
 )
-AMPLITUDE_HALF = 0.1  # in half precision, where smaller noise would be rounded
+AMPLITUDE_HALF = 0.5  # in half precision, where smaller noise would be rounded
 SMALLEST = 0.01  # deviation of a channel relative to the size of all values, where its tokens are equal
 RECOGNISED = 0.5  # squared correlation with a token's noise, above which none with another's can be higher
+BEYOND_CHANCE = 1.2  # highest correlation relative to that of independent noise
 FRACTION = 0.8  # fraction of tokens that must be recognised
 SAMPLE = 64  # tokens that are searched for among the others before all are
 AT_ONCE = 1024  # tokens that are compared with all others at once
 EARLIER = 3  # calls of the same shape whose noise is searched for, from the latest
-REACHED = 64  # change of a token relative to rounding, from which noise has reached it
+REACHED = 8  # change of a token relative to rounding, from which noise has reached it
 STEEPNESS = 0.15  # of measured over expected places: tokens that are mixed have their centres nearer to the middle
 FINE = 32  # cells of a grid for which a centre may be one cell further away
 AGREEING = 0.5  # fraction of tokens whose centre must be at their cell or next to it
@@ -279,7 +280,7 @@ class Measurement:
         if any(entry not in changes for changes in (reached, *ramps)):
             return None
         strength = reached[entry].double().cpu()
-        if (strength > REACHED**2 * entry.rounding()).double().mean() < FRACTION:
+        if not most(strength > REACHED**2 * entry.rounding()):
             return None
         centres = torch.stack([changes[entry].double().cpu() / strength.clamp(min=1e-300) for changes in ramps])
         for grid in (*([] if assumed is None else [assumed]), *entry.expected):
@@ -288,6 +289,9 @@ class Measurement:
         last = entry.expected[-1]
         if self.clip is not None or last.patches < FEWEST_SORTED:
             return None
+        turned = [with_order(entry, last, order) for order in turned_orders(last)]
+        if len(fitting := [grid for grid in turned if grid is not None and lies_at(grid, centres)]) == 1:
+            return fitting[0]
         row, column = (centre * length for centre, length in zip(centres, self.size, strict=True))
         return sort_grid(last, self.size, row, column, strength)
 
@@ -310,30 +314,32 @@ def run_to(call: ModuleCall, forward: Callable[[], Any], read: list[Tensor]) -> 
 
 
 def match_tokens(change: Tensor, noise: Tensor) -> tuple[bool, Tensor | None]:
-    """Whether the change of most tokens [n d] is mostly the noise [n d] of one token, and of which; None if of the same."""
+    """Whether the change of most tokens [n d] resembles the noise [n d] of one token, and of which; None if of the same."""
     count, channels = change.shape
-    threshold = math.sqrt(RECOGNISED)
     active = change != 0  # a ReLU leaves no change where it is closed
-    own = (change * noise).sum(1) / (change.norm(dim=1) * (noise * active).norm(dim=1)).clamp(min=1e-30)
-    if (own > threshold).double().mean() >= FRACTION:
+    length = change.norm(dim=1)
+    own = (change * noise).sum(1) / (length * (noise * active).norm(dim=1)).clamp(min=1e-30)
+    if most(own > math.sqrt(RECOGNISED)):
         return True, None
-    if channels < 4 * math.log(count):  # noise of so few values resembles that of some token by chance
-        return False, None
 
     def best_match(rows: Tensor) -> tuple[Tensor, Tensor]:
-        length = (active[rows].to(noise) @ noise.square().T).sqrt() * change[rows].norm(dim=1)[:, None]
-        return (change[rows] @ noise.T / length.clamp(min=1e-30)).max(1)
+        scale = (active[rows].to(noise) @ noise.square().T).sqrt() * length[rows, None]
+        return (change[rows] @ noise.T / scale.clamp(min=1e-30)).max(1)
 
-    def matched(cosine: Tensor) -> bool:
-        return bool((cosine > threshold).double().mean() >= FRACTION)
+    sample = torch.linspace(0, count - 1, min(count, SAMPLE)).long()
+    cosine, positions = best_match(sample)
+    by_chance = math.sqrt(2 * math.log(count) / channels)  # the highest of so many, on average
+    if not most(cosine > BEYOND_CHANCE * by_chance):
+        return False, None
+    if most(positions.cpu() == sample):
+        return True, None
+    positions = torch.cat([best_match(rows)[1] for rows in torch.arange(count).split(AT_ONCE)]).cpu()
+    distinct = len(positions.unique()) == count
+    return distinct, positions if distinct else None
 
-    if not matched(best_match(torch.linspace(0, count - 1, min(count, SAMPLE)).long())[0]):
-        return False, None
-    found = [best_match(rows) for rows in torch.arange(count).split(AT_ONCE)]
-    cosine, positions = (torch.cat(parts) for parts in zip(*found, strict=True))
-    if not matched(cosine) or len(positions.unique()) < count:
-        return False, None
-    return True, positions.cpu()
+
+def most(conditions: Tensor) -> bool:
+    return bool(conditions.double().mean() >= FRACTION)
 
 
 def linked_grid(entry: BlockInput, link: Link, source: TokenGrid | None) -> TokenGrid | None:
@@ -357,6 +363,16 @@ def same_place(first: TokenGrid | None, second: TokenGrid | None) -> bool:
     if first is None or second is None:
         return first is second
     return first.grid == second.grid and first.others == second.others and same_order(first, second)
+
+
+def turned_orders(grid: TokenGrid) -> list[Tensor]:
+    """Orders of the tokens of an image that is flipped, turned or transposed."""
+    places = torch.arange(grid.patches).view(grid.grid)
+    square = grid.grid[0] == grid.grid[1]
+    turned = [
+        view.flip(axes) for view in ((places, places.T) if square else (places,)) for axes in ((), (0,), (1,), (0, 1))
+    ]
+    return [torch.cat([torch.arange(grid.others), view.flatten() + grid.others]) for view in turned[1:]]
 
 
 def ramp(grid: TokenGrid, axis: int) -> Tensor:
