@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.capture.token_places import (
+    IN_ANY_ORDER,
     agrees,
     covers_image,
     expected_grids,
@@ -259,16 +260,21 @@ class Measurement:
 
     # ── places of the calls whose tokens are not recognised ──────────────────────────────────────
 
-    def place_in_image(self, entry: BlockInput) -> TokenGrid | None:
-        """The grid measured by patterns in the image, if its tokens cover the whole image."""
+    def place_in_image(self, entry: BlockInput, assumed: TokenGrid | None = None) -> TokenGrid | None:
+        """The grid measured by patterns in the image, if its tokens cover the whole image; `assumed` is tried first."""
 
         def input_of(images: Images) -> Tensor:
             read: list[Tensor] = []
             run_to(entry.call, lambda: self.forward(images), read)
             return read[0] if read else torch.empty(0)
 
-        for number, expected in enumerate(entry.expected, start=1):
-            grid = measure_grid(expected, self.image, input_of, self.clip, last=number == len(entry.expected))
+        if assumed is not None and assumed.order is not None:
+            grid = measure_grid(assumed, self.image, input_of, self.clip, any_order=False)
+            if grid is not None and grid.order is None and covers_image(assumed, self.image, input_of, self.clip):
+                return assumed
+        for expected in entry.expected:
+            any_order = expected is entry.expected[-1] or expected.form in IN_ANY_ORDER
+            grid = measure_grid(expected, self.image, input_of, self.clip, any_order)
             if grid is not None:
                 return grid if covers_image(grid, self.image, input_of, self.clip) else None
         return None
