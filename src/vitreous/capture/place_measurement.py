@@ -48,6 +48,8 @@ BEYOND_CHANCE = 1.2  # highest correlation relative to that of independent noise
 FRACTION = 0.8  # fraction of tokens that must be recognised
 SAMPLE = 64  # tokens that are searched for among the others before all are
 AT_ONCE = 1024  # tokens that are compared with all others at once
+FEW = 100  # tokens of a call up to which further noise is drawn where they are not recognised
+DRAWS = 8
 EARLIER = 3  # calls of the same shape whose noise is searched for, from the latest
 REACHED = 8  # change of a token relative to rounding, from which noise has reached it
 STEEPNESS = 0.15  # of measured over expected places: tokens that are mixed have their centres nearer to the middle
@@ -63,6 +65,11 @@ class BlockInput:
     call: ModuleCall
     state: Tensor
     expected: list[TokenGrid]
+
+    @property
+    def count(self) -> int:
+        """Number of tokens."""
+        return self.expected[0].count
 
     def rows(self, state: Tensor) -> Tensor:
         """Tokens [n d] of a tensor of this shape as they lie in it."""
@@ -147,9 +154,9 @@ class Measurement:
     def size(self) -> tuple[int, ...]:
         return size_of(self.image, self.clip)
 
-    def noise_of(self, entry: BlockInput) -> Tensor:
-        """Noise of the shape of an input: another part of the drawn values for every call."""
-        start = entry.call.number * 7919 % (len(self.noise) // 2)
+    def noise_of(self, entry: BlockInput, draw: int = 0) -> Tensor:
+        """Noise of the shape of an input: another part of the drawn values for every call and draw."""
+        start = (entry.call.number * 7919 + draw * 104729) % (len(self.noise) // 2)
         return self.noise[start : start + entry.state.numel()].view(entry.state.shape).to(entry.state)
 
     def follow(self) -> Places:
@@ -178,9 +185,7 @@ class Measurement:
             elif entry in places or not guess:
                 complete[entry] = places.get(entry)
             else:
-                same = (
-                    grid for grid in complete.values() if grid is not None and grid.count == entry.expected[0].count
-                )
+                same = (grid for grid in complete.values() if grid is not None and grid.count == entry.count)
                 complete[entry] = next(
                     (fit for grid in same if (fit := with_order(entry, grid, grid.order))), entry.expected[0]
                 )
@@ -217,31 +222,52 @@ class Measurement:
         with removing_hooks(handles), torch.no_grad(), suppress(StopForward):
             self.forward(self.image)
 
-    def disturbed(self, entry: BlockInput, amplitude: Tensor | None = None) -> Tensor:
+    def disturbed(self, entry: BlockInput, amplitude: Tensor | None = None, draw: int = 0) -> Tensor:
         """The input plus noise, whose amplitude may differ between tokens."""
-        noise = self.noise_of(entry) * entry.spread(entry.scale(), channels=True)
+        noise = self.noise_of(entry, draw) * entry.spread(entry.scale(), channels=True)
         return entry.state + (noise if amplitude is None else noise * entry.spread(amplitude))
 
     def recognise(self) -> tuple[dict[BlockInput, Link], Changes]:
         """Links between calls, and the squared changes of tokens by noise in earlier calls."""
         links: dict[BlockInput, Link] = {}
         reached: Changes = {}
-        earlier: list[BlockInput] = []
 
         def enter(entry: BlockInput, x: Tensor) -> Tensor:
             change = entry.change(x)
             reached[entry] = change.square().mean(1)
-            alike = [other for other in reversed(earlier) if other.rows(other.state).shape == change.shape]
-            for source in alike[:EARLIER]:
-                matched, positions = match_tokens(change, source.rows(self.noise_of(source)))
-                if matched:
-                    links[entry] = Link(source, positions)
-                    break
-            earlier.append(entry)
+            self.link(links, entry, change, draws=[0])
             return self.disturbed(entry)
 
         self.run(enter)
+        draws = list(range(1, DRAWS + 1))
+        few = {entry: list[Tensor]() for entry in reached if entry.count <= FEW and entry not in links}
+        few = {entry: changes for entry, changes in few.items() if self.alike(entry)}
+        for draw in draws if few else []:
+
+            def enter_again(entry: BlockInput, x: Tensor, draw: int = draw) -> Tensor:
+                if entry in few:
+                    few[entry].append(entry.change(x))
+                return self.disturbed(entry, draw=draw)
+
+            self.run(enter_again)
+        for entry, changes in few.items():
+            self.link(links, entry, torch.cat(changes, 1), draws[: len(changes)])
         return links, reached
+
+    def alike(self, entry: BlockInput) -> list[BlockInput]:
+        """Earlier calls with as many tokens and channels, the latest first."""
+        earlier = reversed(self.inputs[: self.inputs.index(entry)])
+        shape = entry.rows(entry.state).shape
+        return [other for other in earlier if other.rows(other.state).shape == shape][:EARLIER]
+
+    def link(self, links: dict[BlockInput, Link], entry: BlockInput, change: Tensor, draws: list[int]) -> None:
+        """Add the link from a call whose noise the change of tokens in these draws resembles, if there is one."""
+        for source in self.alike(entry):
+            noise = torch.cat([source.rows(self.noise_of(source, draw)) for draw in draws], 1)
+            matched, positions = match_tokens(change, noise)
+            if matched:
+                links[entry] = Link(source, positions)
+                return
 
     def changes(self, assumed: Places, axis: int | None = None) -> Changes:
         """Squared changes of tokens by noise in earlier calls, which grows along an axis of the image if one is given.
