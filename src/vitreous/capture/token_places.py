@@ -202,7 +202,7 @@ def covers_image(grid: TokenGrid, image: Images, input_of: Callable[[Images], Te
         beyond = centre - (torch.arange(cells) + 0.5)
         half = cells // 2
         most = OUTWARD * max(1, 4 / cells)  # the centre of a large patch is not quite in its middle
-        if -beyond[:half].min() > most and beyond[half:].max() > most:
+        if -beyond[:half].mean() > most and beyond[half:].mean() > most:
             return False  # the image is padded: its tokens are further apart than their cells
     return True
 
