@@ -20,9 +20,8 @@ from vitreous.capture.see_through import examine, fits
 from vitreous.capture.targets import ClassTarget, Target
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.capability_lists import black_box_methods
-from vitreous.methods.method import METHODS, Method, black_box_methods
+from vitreous.methods.method import METHODS, Method
 from vitreous.models.black_box import describe_black_box, random_image, states_channels, with_observed_outputs
-from vitreous.models.huggingface import saved_tokenizer
 from vitreous.models.huggingface_texts import saved_tokenizer
 from vitreous.models.image_input import open_image
 from vitreous.models.model import BlackBox, Network
