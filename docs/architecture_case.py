@@ -13,7 +13,6 @@ from vitreous import scores
 from vitreous.capture.see_through import see_through
 from vitreous.models.model import Network
 
-
 SECOND_OUTPUT = scores.value(1)
 
 
