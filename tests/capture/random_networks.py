@@ -49,10 +49,22 @@ class Trunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Vit:
+    """A transformer of timm inside a module, and what is done to the image before and to its outputs after."""
+
+    prepare: str = "nothing"
+    after: str = "nothing"
+    pool: str = "token"
+    registers: int = 0
+    nested: int = 0
+    aliased: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Join:
     """Several trunks that receive the same image, and how their logits are joined."""
 
-    trunks: tuple[Trunk, ...]
+    trunks: tuple[Trunk | Vit, ...]
     how: str = "sum"
 
 
@@ -60,7 +72,7 @@ class Join:
 class Augmented:
     """One trunk that is called on an image and on a transform of it."""
 
-    trunk: Trunk
+    trunk: Trunk | Vit
     transform: str = "mirrored"
 
 
@@ -68,11 +80,11 @@ class Augmented:
 class Guarded:
     """A trunk that computes more for bright images."""
 
-    trunk: Trunk
+    trunk: Trunk | Vit
     more: str = "pixels"
 
 
-Description = Trunk | Join | Augmented | Guarded
+Description = Trunk | Vit | Join | Augmented | Guarded
 
 KINDS = (
     "mlp",
@@ -127,16 +139,22 @@ def trunks() -> st.SearchStrategy[Trunk]:
     )
 
 
+def vits() -> st.SearchStrategy[Vit]:
+    afters = ("nothing", "linear", "scaled", "features", "tokens too", "middle too")
+    return st.builds(Vit, *map(st.sampled_from, (PREPARE, afters, ("token", "avg"), (0, 0, 2), (0, 1, 2))))
+
+
 def descriptions() -> st.SearchStrategy[Description]:
     """Descriptions of all kinds, of which single trunks are half."""
-    several = st.lists(trunks(), min_size=2, max_size=2).map(tuple)
+    one = st.one_of(trunks(), trunks(), vits())
+    several = st.lists(one, min_size=2, max_size=2).map(tuple)
     return st.one_of(
         trunks(),
         trunks(),
-        trunks(),
+        one,
         st.builds(Join, several, st.sampled_from(HOWS)),
-        st.builds(Augmented, trunks(), st.sampled_from(TRANSFORMS)),
-        st.builds(Guarded, trunks(), st.sampled_from(MORE)),
+        st.builds(Augmented, one, st.sampled_from(TRANSFORMS)),
+        st.builds(Guarded, one, st.sampled_from(MORE)),
     )
 
 
@@ -460,11 +478,58 @@ def resample(x: Tensor, side: int, others: int) -> Tensor:
     return torch.cat([prefix, maps.flatten(2).mT], 1)
 
 
+class WithVit(nn.Module):
+    """The module of a `Vit`."""
+
+    def __init__(self, description: Vit) -> None:
+        import timm
+
+        super().__init__()
+        self.description = description
+        sizes: dict[str, Any] = {"img_size": SIDE, "patch_size": 8, "embed_dim": 12, "depth": 2, "num_heads": 2}
+        vit = timm.create_model(
+            "vit_tiny_patch16_224",
+            num_classes=CLASSES,
+            class_token=description.pool == "token",
+            global_pool=description.pool,
+            reg_tokens=description.registers,
+            **sizes,
+        )
+        if description.aliased:
+            self.other_name = vit
+        self.inner: nn.Module = vit
+        for _ in range(description.nested):
+            self.inner = Wrapped(self.inner)
+        self.head, self.classes = nn.Linear(12, CLASSES), nn.Linear(CLASSES, CLASSES)
+        self.flip_tokens = False
+
+    def forward(self, images: Tensor) -> Tensor:
+        vit: Any = self.inner
+        while isinstance(vit, Wrapped):
+            vit = vit.inner
+        x = prepare(self.description.prepare, images)
+        x = x.flip(-1) if self.flip_tokens else x
+        match self.description.after:
+            case "linear":
+                return self.classes(F.gelu(self.inner(x)))
+            case "scaled":
+                return self.inner(x) / 0.7
+            case "features":
+                return self.head(vit.forward_features(x).mean(1))
+            case "tokens too":
+                tokens = vit.forward_features(x)
+                return vit.forward_head(tokens) + self.head(tokens.square().mean(1))
+            case "middle too":
+                last, between = vit.forward_intermediates(x, output_fmt="NLC", norm=True)
+                return vit.forward_head(last) + self.head(between[0].mean(1))
+        return self.inner(x)
+
+
 class Joined(nn.Module):
     def __init__(self, description: Join) -> None:
         super().__init__()
         self.how = description.how
-        self.parts = nn.ModuleList(map(Network, description.trunks))
+        self.parts = nn.ModuleList(map(module_of, description.trunks))
         self.head = nn.Linear(len(self.parts) * CLASSES, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -484,7 +549,7 @@ class Joined(nn.Module):
 class TwoPasses(nn.Module):
     def __init__(self, description: Augmented) -> None:
         super().__init__()
-        self.transform, self.network = description.transform, Network(description.trunk)
+        self.transform, self.network = description.transform, module_of(description.trunk)
 
     def forward(self, images: Tensor) -> Tensor:
         return (self.network(images) + self.network(prepare(self.transform, images))) / 2
@@ -493,7 +558,7 @@ class TwoPasses(nn.Module):
 class Conditional(nn.Module):
     def __init__(self, description: Guarded) -> None:
         super().__init__()
-        self.more, self.network = description.more, Network(description.trunk)
+        self.more, self.network = description.more, module_of(description.trunk)
         self.direct = nn.Linear(3, CLASSES)
         if self.more == "other trunk":
             self.other = Network(Trunk())
@@ -516,19 +581,25 @@ class Conditional(nn.Module):
 
 MODULES: dict[type, Callable[[Any], nn.Module]] = {
     Trunk: Network,
+    Vit: WithVit,
     Join: Joined,
     Augmented: TwoPasses,
     Guarded: Conditional,
 }
 
 
+def module_of(description: Description) -> nn.Module:
+    return MODULES[type(description)](description)
+
+
 def build(description: Description) -> nn.Module:
     """The network with random weights in float64."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        module = MODULES[type(description)](description)
+        module = module_of(description)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for parameter in module.parameters():
-            parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
+        for name, parameter in module.named_parameters():
+            noise = 0.02 if "inner." in name else 0.2  # attention of a transformer has to stay weak
+            parameter += noise * torch.randn(parameter.shape, generator=generator)
     return module.double().eval()
