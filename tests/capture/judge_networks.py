@@ -23,7 +23,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from torch import Tensor, nn
 
 import vitreous
-from tests.capture.random_networks import SIDE, Description, build, descriptions
+from tests.capture.random_modules import SIDE, build
+from tests.capture.random_networks import Description, descriptions
 from vitreous.core.errors import VitreousError
 from vitreous.models.layout import NetworkBlock, TokenGrid
 from vitreous.models.model import Network
@@ -172,12 +173,18 @@ def misplaced_tokens(module: nn.Module, network: Any, image: Tensor) -> Iterator
         places = block.tokens
         tokens = places.tokens(states[number].detach())[:, places.others :]
         reaction = (tokens[1:] - tokens[:1]).square().sum(-1).view(CELLS, CELLS, DRAWS, -1).sum(2)
-        rows, columns = places.grid
-        reaction = reaction.unflatten(0, (rows, -1)).sum(1).unflatten(1, (columns, -1)).sum(2).flatten(0, 1)
+        reaction = by_cell(by_cell(reaction, 0, places.grid[0]), 1, places.grid[1]).flatten(0, 1)
         own = reaction.diagonal()
         misplaced = int(((own < OWN * reaction.amax(0)) | (reaction.amax(0) == 0)).sum())
         if misplaced:
             yield f"{block.name} (call {repeat})", misplaced
+
+
+def by_cell(reaction: Tensor, axis: int, cells: int) -> Tensor:
+    """Reactions to the cells of a coarser grid, summed, or of a finer one, each that of the cell around it."""
+    if cells >= reaction.shape[axis]:
+        return reaction.repeat_interleave(-(-cells // reaction.shape[axis]), axis).narrow(axis, 0, cells)
+    return reaction.unflatten(axis, (cells, -1)).sum(axis + 1)
 
 
 def judge_batch(module: nn.Module, network: Network) -> Verdict:
