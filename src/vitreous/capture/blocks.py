@@ -1,7 +1,7 @@
 """Find the blocks of any network.
 
 Blocks are the innermost elements of lists that hold weights (`layers.0.blocks.1`), as far as their inputs depend on the
-images and are tokens of a grid, whose places `token_places` measures.
+images and are tokens of a grid, whose places `place_measurement` measures.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +17,8 @@ from torch import Tensor, nn
 
 from vitreous.capture.linearise import PLAIN
 from vitreous.capture.operations import LinearisedForward
-from vitreous.capture.token_places import IN_ANY_ORDER, expected_grids, measure_grid, size_of
+from vitreous.capture.place_measurement import measure_places
+from vitreous.capture.token_places import expected_grids, size_of
 from vitreous.capture.trace import first_tensor
 from vitreous.core.errors import ModelError
 from vitreous.models.eval_mode import StopForward, evaluating, removing_hooks
@@ -91,7 +91,7 @@ def find_blocks(
             "blocks='layers.*.blocks.*', or use black_box=True"
         )
     with evaluating(module):
-        confirmed = confirm_grids(forward, images, shaped, clip)
+        confirmed = measure_places(forward, images, [call for call, _ in shaped], clip)
     missed = {call.name for call in calls if call.number not in confirmed}  # all calls of a block are cut, or none
     blocks = innermost([(call, confirmed[call.number]) for call in calls if call.name not in missed])
     if not blocks:
@@ -185,7 +185,7 @@ def observe_calls(
 
     def begin(part: nn.Module, args: Any, kwargs: Any) -> None:
         try:
-            state = first_tensor(args, kwargs)[1]
+            state = first_tensor(args, kwargs)[1].clone()  # the module may change it in place
         except ModelError:
             state = torch.empty(0)
         calls.append(ModuleCall(len(calls), repeats[part], names[part], part, state))
@@ -202,53 +202,3 @@ def observe_calls(
     with removing_hooks(handles), evaluating(module), suppress(StopForward):
         forward()
     return calls
-
-
-def read_input(call: ModuleCall, forward: Callable[[], Any]) -> Tensor:
-    """First tensor of the same call in another forward, which ends there; empty if the call was given none."""
-    with torch.no_grad():
-        calls = observe_calls(call.module, forward, {call.name: call.module}, most=call.repeat + 1)
-    return calls[call.repeat].state if len(calls) > call.repeat else torch.empty(0)
-
-
-# ── grids ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def confirm_grids(
-    forward: Forward,
-    image: Images,
-    shaped: list[tuple[ModuleCall, list[TokenGrid]]],
-    clip: Clip | None,
-) -> dict[int, TokenGrid]:
-    """Grids by number of the call, confirmed or measured once for every shape.
-
-    A map [b d rows columns] has its place by its shape, so only the first of them is measured; sequences may be in any
-    order, and so may what has the shape of a map and of windows. Calls whose tokens cannot be placed are left out (the
-    words of a language model).
-    """
-
-    def input_of(call: ModuleCall, images: Images) -> Tensor:
-        return read_input(call, lambda: forward(images))
-
-    grid_by_shape: dict[tuple[Any, ...], TokenGrid | None] = {}
-    map_measured = False
-    for call, grids in shaped:
-        if (key := shape_key(grids)) in grid_by_shape:
-            continue
-        is_map = grids[0].form not in IN_ANY_ORDER
-        if is_map and map_measured:
-            windows = (measure_grid(grid, image, partial(input_of, call), clip) for grid in grids[1:])
-            grid_by_shape[key] = next(
-                (grid for grid in windows if grid is not None and grid.order is not None), grids[0]
-            )
-            continue
-        map_measured = map_measured or is_map
-        measured = (measure_grid(grid, image, partial(input_of, call), clip) for grid in grids)
-        grid_by_shape[key] = next((grid for grid in measured if grid is not None), None)
-    placed = {call.number: grid_by_shape[shape_key(grids)] for call, grids in shaped}
-    return {number: grid for number, grid in placed.items() if grid is not None}
-
-
-def shape_key(grids: list[TokenGrid]) -> tuple[Any, ...]:
-    """The same for inputs of the same shape."""
-    return tuple((grid.form, grid.grid, grid.others) for grid in grids)

@@ -24,6 +24,10 @@ FEW = 100  # patches below which a measured order is confirmed by further draws
 PIXELS_TOGETHER = 2**22  # values of the images that are run as one batch
 SAME = 0.01  # relative difference of an image's tokens in a batch from those of the image alone, by rounding
 AGREEING = 0.8  # fraction of tokens whose measured place must be the expected one
+IN_LINE = 0.25  # fraction of the tokens of one row or column
+EXACT, EXACT_OF_FEW = 0.35, 0.75  # fraction at the very cell in axes of up to 4 cells, and where there are fewer than 9
+CLEAR, CLEARLY = 0.1, 0.95  # change by other cells relative to that by the own, and the fraction of changes below it
+BORDER = 0.02  # change by noise in the outer quarter of a border cell, relative to that by noise everywhere
 
 IN_ANY_ORDER = ("sequence", "packed", "framed", "windows")  # forms whose shape does not say where a token lies
 
@@ -98,7 +102,11 @@ def expected_sequences(count: int, size: tuple[int, ...]) -> Iterator[TokenGrid]
 
 
 def measure_grid(
-    expected: TokenGrid, image: Images, input_of: Callable[[Images], Tensor], clip: Clip | None = None
+    expected: TokenGrid,
+    image: Images,
+    input_of: Callable[[Images], Tensor],
+    clip: Clip | None = None,
+    last: bool = True,
 ) -> TokenGrid | None:
     """The grid of a block input with the measured order of its tokens, or None if the measurement does not give one.
 
@@ -112,8 +120,11 @@ def measure_grid(
         Input of the block for such an image.
     clip
         Form of the clip.
+    last
+        Whether no other grid is expected, so that a map may have its tokens in another order.
     """
     size = size_of(image, clip)
+    any_order = last or expected.form in IN_ANY_ORDER
     own = expected.tokens(input_of(image))[0].double().cpu()
     together = PIXELS_TOGETHER // image.numel()
 
@@ -149,20 +160,37 @@ def measure_grid(
             cells = cells if clip is None else clip.over_channels(cells)
             images += [torch.where(cells, noise, image), torch.where(cells, image, noise)]
         changes = change(images)
-        return decode_grid(expected, list(zip(changes[::2], changes[1::2], strict=True)))
+        return decode_grid(expected, list(zip(changes[::2], changes[1::2], strict=True)), any_order)
 
     try:
         measured = draw(0)
         if measured is not None:  # a few tokens may spell a grid by chance, but not the same one again
             again = range(1, ROUNDS if expected.patches < FEW else 1)
             return measured if all(same_order(measured, draw(seed)) for seed in again) else None
-        if expected.form not in IN_ANY_ORDER or clip is not None:
+        if not any_order or clip is not None:
             return None
         return sort_grid(expected, size, *measure_centres(image, change))
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:  # the shape of the input depends on the image
         return None
+
+
+def reads_border(grid: TokenGrid, image: Images, input_of: Callable[[Images], Tensor], clip: Clip | None) -> bool:
+    """Whether tokens at the border of the grid depend on the border of the image: a model may crop or pad its images."""
+    size = size_of(image, clip)[-2:]
+    inner = torch.zeros(size, dtype=torch.bool)
+    margins = [max(2, length // cells // 4) for length, cells in zip(size, grid.grid[-2:], strict=True)]
+    inner[margins[0] : -margins[0], margins[1] : -margins[1]] = True
+    noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(0)).to(image)
+    own, changed, everywhere = (
+        grid.tokens(input_of(images))[0].double().cpu()
+        for images in (image, torch.where(inner.to(image.device), image, image + noise), image + noise)
+    )
+    total = squared_change(everywhere, own)
+    share = (squared_change(changed, own) / total.clamp(min=1e-300))[grid.others :].unflatten(0, grid.grid)
+    sides = [share.select(axis - 2, end).flatten() for axis in (0, 1) for end in (0, -1)]
+    return all(side.median() >= BORDER for side in sides)
 
 
 def squared_change(tokens: Tensor, others: Tensor) -> Tensor:
@@ -212,7 +240,7 @@ def sort_grid(
     apart = rows[1:].amin(1) > rows[:-1].amax(1) if len(rows) > 1 else torch.ones(1, dtype=torch.bool)
     if not apart.all() or not (columns[:, 1:].amin(0) > columns[:, :-1].amax(0)).all():
         return None
-    return replace(expected, order=prepend_others(order.flatten(), expected.count))
+    return with_order(expected, prepend_others(order.flatten(), expected.count))
 
 
 def cell_bits(grid: tuple[int, ...]) -> list[Tensor]:
@@ -240,31 +268,55 @@ def stretch(mask: Tensor, size: tuple[int, ...]) -> Tensor:
     return mask
 
 
-def decode_grid(expected: TokenGrid, pairs: list[Pair]) -> TokenGrid | None:
+def decode_grid(expected: TokenGrid, pairs: list[Pair], any_order: bool) -> TokenGrid | None:
     """The grid whose order of tokens is spelled by the measured bits, or None if they do not spell a whole grid."""
     grid, count = expected.grid, expected.count
     bits = (torch.stack([a > b for a, b in pairs]).long()).split([bits_of(cells) for cells in grid])
     position = [decode_positions(own) if len(own) else torch.zeros(count, dtype=torch.long) for own in bits]
-    places = torch.unravel_index(torch.arange(expected.patches), grid)
+    spelled = spelled_order(expected, pairs, position) if any_order else None
+    if spelled is not None and spelled[1]:
+        return spelled[0]
+    places = torch.stack(torch.unravel_index(torch.arange(expected.patches), grid))
     for front in dict.fromkeys((expected.others, *range(expected.others))):
         own = torch.arange(front, front + expected.patches)
-        near = [  # convolutions that overlap blur a cell with its neighbour
-            (along[own] - place).abs() <= int(cells > 4)
-            for along, place, cells in zip(position, places, grid, strict=True)
-        ]
-        if torch.stack(near).all(0).double().mean() >= AGREEING:
-            return replace(expected, order=None if front == expected.others else prepend_others(own, count))
-    if expected.form not in IN_ANY_ORDER:
-        return None
-    place = torch.zeros(count, dtype=torch.long)
-    for along, cells in zip(position, grid, strict=True):
+        if agrees(torch.stack(position)[:, own] - places, grid):
+            return with_order(expected, prepend_others(own, count))
+    return None if spelled is None else spelled[0]
+
+
+def spelled_order(expected: TokenGrid, pairs: list[Pair], position: list[Tensor]) -> tuple[TokenGrid, bool] | None:
+    """The grid in the order that its tokens spell, if they spell every cell once, and whether no other cell changes them."""
+    first, second = torch.stack([a for a, _ in pairs]), torch.stack([b for _, b in pairs])
+    own = (first + second).sum(0).argsort(descending=True)[: expected.patches]
+    inside = torch.stack([along[own] < cells for along, cells in zip(position, expected.grid, strict=True)]).all()
+    place = torch.zeros(expected.count, dtype=torch.long)
+    for along, cells in zip(position, expected.grid, strict=True):
         place = place * cells + along
-    touched = torch.stack([a + b for a, b in pairs]).sum(0)
-    own = touched.argsort(descending=True)[: expected.patches]
-    inside = torch.stack([along[own] < cells for along, cells in zip(position, grid, strict=True)]).all()
     if not inside or len(place[own].unique()) < expected.patches:
         return None
-    return replace(expected, order=prepend_others(own[place[own].argsort()], count))
+    weaker = (torch.minimum(first, second) / torch.maximum(first, second).clamp(min=1e-300))[:, own]
+    grid = with_order(expected, prepend_others(own[place[own].argsort()], expected.count))
+    return grid, bool((weaker < CLEAR).double().mean() >= CLEARLY)
+
+
+def with_order(grid: TokenGrid, order: Tensor) -> TokenGrid:
+    """The grid with an order, None if it is that of its form."""
+    return replace(grid, order=None if torch.equal(order, torch.arange(len(order))) else order)
+
+
+def agrees(distance: Tensor, grid: tuple[int, ...], most: float = AGREEING) -> bool:
+    """Whether distances [axes n] of patches from their expected cells are those of tokens that are blurred, not moved.
+
+    Convolutions that overlap blur a cell with its neighbours. Tokens may be rolled by one cell: then those of one row or
+    column are far from it. On a small grid most cells are neighbours, so more of them must be right.
+    """
+    distance = distance.abs()
+    near = (distance <= 1).all(0).double().view(grid)
+    lines = [near.movedim(axis, 0).flatten(1).mean(1).min() for axis in range(len(grid))]
+    small = [cells <= 4 for cells in grid]
+    exact = (distance[small] <= 0.5).all(0).double().mean()
+    least = EXACT if math.prod(grid) >= 9 else EXACT_OF_FEW
+    return bool(near.mean() >= most and min(lines) >= IN_LINE and exact >= least)
 
 
 def decode_positions(bits: Tensor) -> Tensor:

@@ -156,7 +156,8 @@ class TokenGrid:
     grid
         Rows and columns of the patches, with time steps before them in a clip.
     order
-        Positions in a sequence: first of the tokens that belong to no patch, then of the patches, row by row.
+        Positions in the sequence, or in the map as it lies: first of the tokens that belong to no patch, then of the
+        patches, row by row.
     others
         Number of tokens that belong to no patch (class, distillation and detection tokens, registers).
     """
@@ -179,9 +180,9 @@ class TokenGrid:
         """A tensor of this form as [b n d]: tokens that belong to no patch first, then the patches, row by row."""
         match self.form:
             case "channels_last":
-                return x.flatten(1, -2)
+                x = x.flatten(1, -2)
             case "channels_first":
-                return x.flatten(2).mT
+                x = x.flatten(2).mT
             case "packed" | "framed" | "windows":
                 x = x.reshape(-1, self.count, x.shape[-1])
         return x if self.order is None else x[:, self.order.to(x.device)]
