@@ -44,10 +44,12 @@ AMPLITUDE_HALF = 0.1  # in half precision, where smaller noise would be rounded
 SMALLEST = 0.01  # deviation of a channel relative to the size of all values, where its tokens are equal
 RECOGNISED = 0.5  # squared correlation with a token's noise, above which none with another's can be higher
 FRACTION = 0.8  # fraction of tokens that must be recognised
-MOST_MATCHED = 4096  # tokens up to which another order is searched for
+SAMPLE = 64  # tokens that are searched for among the others before all are
+AT_ONCE = 1024  # tokens that are compared with all others at once
 EARLIER = 3  # calls of the same shape whose noise is searched for, from the latest
 REACHED = 64  # change of a token relative to rounding, from which noise has reached it
 STEEPNESS = 0.15  # of measured over expected places: tokens that are mixed have their centres nearer to the middle
+FINE = 32  # cells of a grid for which a centre may be one cell further away
 AGREEING = 0.5  # fraction of tokens whose centre must be at their cell or next to it
 FEWEST_SORTED = 16  # patches below which an order of centres may be chance
 
@@ -308,19 +310,30 @@ def run_to(call: ModuleCall, forward: Callable[[], Any], read: list[Tensor]) -> 
 
 
 def match_tokens(change: Tensor, noise: Tensor) -> tuple[bool, Tensor | None]:
-    """Whether every token's change [n d] is mostly the noise [n d] of one token, and of which; None if each of its own."""
-    active = (change != 0).to(change)  # a ReLU leaves no change where it is closed
+    """Whether the change of most tokens [n d] is mostly the noise [n d] of one token, and of which; None if of the same."""
+    count, channels = change.shape
     threshold = math.sqrt(RECOGNISED)
-    length = change.norm(dim=1)
-    own = (change * noise).sum(1) / (length * (noise * active).norm(dim=1)).clamp(min=1e-30)
+    active = change != 0  # a ReLU leaves no change where it is closed
+    own = (change * noise).sum(1) / (change.norm(dim=1) * (noise * active).norm(dim=1)).clamp(min=1e-30)
     if (own > threshold).double().mean() >= FRACTION:
         return True, None
-    if len(change) > MOST_MATCHED:
+    if channels < 4 * math.log(count):  # noise of so few values resembles that of some token by chance
         return False, None
-    cosine = change @ noise.T / (length[:, None] * (active @ noise.square().T).sqrt()).clamp(min=1e-30)
-    best, positions = cosine.max(1)
-    matched = (best > threshold).double().mean() >= FRACTION and len(positions.unique()) == len(positions)
-    return bool(matched), positions.cpu() if matched else None
+
+    def best_match(rows: Tensor) -> tuple[Tensor, Tensor]:
+        length = (active[rows].to(noise) @ noise.square().T).sqrt() * change[rows].norm(dim=1)[:, None]
+        return (change[rows] @ noise.T / length.clamp(min=1e-30)).max(1)
+
+    def matched(cosine: Tensor) -> bool:
+        return bool((cosine > threshold).double().mean() >= FRACTION)
+
+    if not matched(best_match(torch.linspace(0, count - 1, min(count, SAMPLE)).long())[0]):
+        return False, None
+    found = [best_match(rows) for rows in torch.arange(count).split(AT_ONCE)]
+    cosine, positions = (torch.cat(parts) for parts in zip(*found, strict=True))
+    if not matched(cosine) or len(positions.unique()) < count:
+        return False, None
+    return True, positions.cpu()
 
 
 def linked_grid(entry: BlockInput, link: Link, source: TokenGrid | None) -> TokenGrid | None:
@@ -369,5 +382,5 @@ def lies_at(grid: TokenGrid, centres: Tensor) -> bool:
         slope = (expected * spread).mean() / expected.square().mean()
         if slope < STEEPNESS or abs(measured.mean()) > 1:
             return False
-        distances.append(spread / slope - expected)
+        distances.append((spread / slope - expected) / (1 + cells / FINE))
     return agrees(torch.stack(distances), grid.grid, AGREEING)
