@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from architecture_oracle import expect, gradient_norm, run_with_cut
 
 EXACT = 1e-9
-OWN = 0.05  # share of a token's largest reaction with which it must react to the cell that it is said to lie in
+OWN = 0.02  # share of a token's largest reaction with which it must react to the cell that it is said to lie in
 CELLS = 8  # rows of cells that are perturbed
 DRAWS = 4  # of the change of a cell
 TARGET = 1

@@ -235,7 +235,7 @@ class Stem(nn.Module):
         self.side = SIDE // patch
         if kind == "convolutions":
             self.layers = nn.Sequential(
-                nn.Conv2d(3, WIDTH, 4, 4), nn.BatchNorm2d(WIDTH), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 2, 2)
+                nn.Conv2d(3, WIDTH, 4, 4), nn.BatchNorm2d(WIDTH), nn.GELU(), nn.Conv2d(WIDTH, WIDTH, 2, 2)
             )
         elif kind == "unfolded":
             self.project = nn.Linear(3 * patch**2, WIDTH)
