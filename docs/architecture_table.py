@@ -70,7 +70,7 @@ def examine(case: Case, network: Network | None = None) -> Finding:
     grids = dict.fromkeys("×".join(map(str, block.tokens.grid)) for block in network.blocks)
     return Finding(
         case,
-        network.depth,
+        len(network.blocks),
         ", ".join(grids),
         network.missing,
         expected.bypass,

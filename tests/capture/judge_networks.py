@@ -31,7 +31,7 @@ from vitreous.models.model import Network
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
-from architecture_oracle import expect, gradient_norm, run_with_cut
+from architecture_oracle import expect, gradient_norm, watch
 
 EXACT = 1e-9
 OWN = 0.02  # share of a token's largest reaction with which it must react to the cell that it is said to lie in
@@ -148,7 +148,6 @@ def close(ours: Tensor, theirs: Tensor) -> bool:
     return ours.shape == theirs.shape and bool((ours - theirs).abs().max() <= EXACT * theirs.abs().max())
 
 
-@torch.no_grad()
 def misplaced_tokens(module: nn.Module, network: Any, image: Tensor) -> Iterator[tuple[str, int]]:
     """Block calls with the number of their tokens that do not react to a change of their own cell."""
     cell = SIDE // CELLS
@@ -157,27 +156,29 @@ def misplaced_tokens(module: nn.Module, network: Any, image: Tensor) -> Iterator
     for number in range(CELLS**2):
         rows, columns = (slice(cell * k, cell * k + cell) for k in divmod(number, CELLS))
         changed[DRAWS * number : DRAWS * (number + 1), :, rows, columns] += noise[..., rows, columns]
-    seen: dict[str, int] = {}
-    calls = []
-    for block in network.blocks:
-        calls.append((block, seen.get(block.name, 0)))
-        seen[block.name] = seen.get(block.name, 0) + 1
-    states: dict[int, Tensor] = {}
+    states: dict[tuple[nn.Module, int], list[Tensor]] = {}
 
-    def record(number: int, state: Tensor) -> Tensor:
-        states[number] = state.clone()
-        return state
+    def enter(call: tuple[nn.Module, int], tensors: list[Tensor]) -> None:
+        states[call] = [tensor.clone() for tensor in tensors]
 
-    run_with_cut(calls, lambda: module(torch.cat([image, changed])).sum(), record)
-    for number, (block, repeat) in enumerate(calls):
-        places = block.tokens
-        tokens = places.tokens(states[number].detach())[:, places.others :]
-        reaction = (tokens[1:] - tokens[:1]).square().sum(-1).view(CELLS, CELLS, DRAWS, -1).sum(2)
-        reaction = by_cell(by_cell(reaction, 0, places.grid[0]), 1, places.grid[1]).flatten(0, 1)
-        own = reaction.diagonal()
-        misplaced = int(((own < OWN * reaction.amax(0)) | (reaction.amax(0) == 0)).sum())
+    calls = [(block.module, block.repeat) for block in network.blocks]
+    with torch.no_grad():
+        watch(calls, lambda: module(torch.cat([image, changed])), enter)
+    for block, call in zip(network.blocks, calls, strict=True):
+        misplaced = sum(
+            count_elsewhere(states[call][place], grid) for place, grid in zip(block.inputs, block.grids, strict=True)
+        )
         if misplaced:
-            yield f"{block.name} (call {repeat})", misplaced
+            yield f"{block.name} (call {block.repeat})", misplaced
+
+
+def count_elsewhere(state: Tensor, places: TokenGrid) -> int:
+    """Tokens that react to a change of another cell, given states of an image and of its changes."""
+    tokens = places.tokens(state)[:, places.others :]
+    reaction = (tokens[1:] - tokens[:1]).square().sum(-1).view(CELLS, CELLS, DRAWS, -1).sum(2)
+    reaction = by_cell(by_cell(reaction, 0, places.grid[0]), 1, places.grid[1]).flatten(0, 1)
+    own = reaction.diagonal()
+    return int(((own < OWN * reaction.amax(0)) | (reaction.amax(0) == 0)).sum())
 
 
 def by_cell(reaction: Tensor, axis: int, cells: int) -> Tensor:

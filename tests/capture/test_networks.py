@@ -78,7 +78,7 @@ def test_an_architecture_is_explained_as_by_plain_autograd_or_refused(name):
 
     assert network.missing < 1e-5
     assert finding.complete, finding
-    assert f"| `{name}` | {case.library} | {network.depth} | {finding.grid} |" in PAGE.read_text()
+    assert f"| `{name}` | {case.library} | {finding.blocks} | {finding.grid} |" in PAGE.read_text()
 
 
 def test_the_table_of_architectures_is_wide_and_complete():

@@ -10,17 +10,9 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.capture.judge_networks import judge
 from tests.capture.random_networks import (
-    Augmented,
     Description,
-    Exchange,
-    Guarded,
-    Join,
-    Step,
-    Trunk,
-    Vit,
     descriptions,
 )
-from tests.cases import each
 
 pytestmark = pytest.mark.slow
 
