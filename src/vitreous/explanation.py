@@ -12,6 +12,7 @@ from torch import Tensor
 from vitreous import __version__
 from vitreous.capture.argument_types import QuestionInput
 from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.bypass import network_cautions
 from vitreous.capture.cuda_graphs import GraphCache, module_state
 from vitreous.capture.differentiable import keeps_graph
 from vitreous.capture.linearise import PLAIN
@@ -23,7 +24,7 @@ from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.recipe import LayerSignal
-from vitreous.models.model import BlackBox
+from vitreous.models.model import BlackBox, Network
 from vitreous.models.tensor_types import Images
 from vitreous.models.vit import ViT
 
@@ -93,9 +94,10 @@ def explain_batch(
             f"{method.spec!r} does not keep the graph of its maps; differentiable=True works with methods of one backward pass, "
             "such as 'temper', 'decompx+plus', 'gradcam' and 'genatt'"
         )
+    caution = cautions(method, model, attribution.provenance.get("bypass", 0.0))
     about = {
         **attribution.provenance,
-        **provenance(model, method, score_function, images, cautions(method, model)),
+        **provenance(model, method, score_function, images, caution),
         **({} if effective is None else {"precision": effective}),
         **target.provenance(score_function, method.linearisation),
     }
@@ -173,9 +175,12 @@ def lowest_precision(method: Method) -> str:
     return lowest if measured else "tf32"
 
 
-def cautions(method: Method, model: BlackBox) -> str:
-    """Return the caveats for this method on this model, separated by semicolons, or an empty string."""
-    caveats = []
+def cautions(method: Method, model: BlackBox, bypass: float = 0.0) -> str:
+    """Return the caveats for this method on this model, separated by semicolons, or an empty string.
+
+    `bypass` is the share of what the model makes of these images that passed by its blocks.
+    """
+    caveats = network_cautions(model, bypass) if isinstance(model, Network) and not isinstance(model, ViT) else []
     if isinstance(model, ViT) and not model.affine and method.linearisation != PLAIN:
         caveats.append(
             "the model's head is not affine (an MLP?), and nothing in it is held fixed, so shares do not add up to the score"

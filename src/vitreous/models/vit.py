@@ -183,5 +183,10 @@ class ViT(Network):
     affine: bool = True
     length: Callable[[Pooled], Float[Tensor, "b 1"]] | None = None
 
+    @property
+    def trunks(self) -> tuple[int, ...]:
+        """Number of blocks, of the only trunk."""
+        return (len(self.blocks),)
+
 
 __getattr__ = rename_warnings(__name__, {"Attend": "AttentionBranch", "Feed": "MlpBranch", "Place": "TokenPositions"})
