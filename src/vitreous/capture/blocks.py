@@ -240,7 +240,8 @@ class BlockSearch:
             number, place = unplaced[0]
             return ModelError(
                 f"where the {self.shapes[number, place][0].count} tokens at {self.flow.calls[number].name!r} lie in the {kind} could "
-                "not be confirmed; name other blocks with blocks=…, or use black_box=True"
+                "not be confirmed, as after a crop, a shift or padding inside the model; images prepared before the model, other blocks "
+                "with blocks=…, or black_box=True would work"
             )
         if self.candidates:
             whole = record_flow(

@@ -2,6 +2,8 @@
 
 The rest is run by a copy of the module tree that shares all parameters and buffers, in which the transformer (or its blocks) is
 replaced; the module itself is not modified. Whether the result computes what the module computes is checked by `adapter_check`.
+A transformer that is given another geometry (flipped, cropped or resized inside the module) is left to `see_through`, which
+measures where tokens lie.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from vitreous.models.model import forward_of, logits_of
 from vitreous.models.model_registry import adapt
 from vitreous.models.tensor_types import Images, Logits, Tokens
 from vitreous.models.vit import LinearPool, TokenPositions, ViT, mean_rows, token_and_mean_rows, token_rows
+
+ELSEWHERE = 0.01  # squared change of pixels where the image is the same, relative to that where it is not
 
 
 def find_inner_vit(module: nn.Module, name: str | None = None) -> ViT | None:
@@ -84,11 +88,28 @@ def descriptions(module: nn.Module, path: str, vit: ViT, name: str) -> Iterator[
     if first is None or first.state.shape != images.shape:
         return
     if not torch.equal(first.state, images):  # changed inside the module, such as normalised
+        if not keeps_places(module, first, images):
+            return  # its patches are not those of the module's images
         whole = replace(whole, embed=partial(embed_inside, module, first.name, vit.embed))
     own = [call.output for call in calls if call.module is vit.module]
     if len(own) == 1 and isinstance(own[0], Tensor) and own[0].ndim == 2:
         yield replace(whole, classify=lambda pooled: run_rest(whole, path, vit.classify(pooled)))  # after its own head
     yield from pooled_descriptions(whole, path, images, calls)
+
+
+def keeps_places(module: nn.Module, call: ModuleCall, images: Images) -> bool:
+    """Whether every pixel of what enters a call depends on the pixel of the images at its place, and hardly on others.
+
+    So it is after a normalisation, also by mean and deviation of the image, and not after a flip or a crop.
+    """
+    generator = torch.Generator().manual_seed(1)
+    replaced = torch.rand(len(images), 1, *images.shape[2:], generator=generator) < 0.5
+    noise = torch.randn(images.shape, generator=generator).to(images)
+    with torch.no_grad():
+        changed = torch.where(replaced.to(images.device), noise, images)
+        entered = observe_calls(module, lambda: module(changed), {call.name: call.module}, most=1)[0].state
+    change = (entered - call.state).double().square().sum(1, keepdim=True).cpu()
+    return bool(change[~replaced].mean() <= ELSEWHERE * change[replaced].mean())
 
 
 def pooled_descriptions(whole: ViT, path: str, images: Images, calls: list[ModuleCall]) -> Iterator[ViT]:

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from vitreous.capture.call_inputs import entering_tensors, replace_tensors
 from vitreous.capture.token_places import (
     agrees,
+    covers_image,
     expected_grids,
     measure_grid,
-    reads_border,
     same_order,
     size_of,
     sort_grid,
@@ -268,7 +268,7 @@ class Measurement:
         for number, expected in enumerate(entry.expected, start=1):
             grid = measure_grid(expected, self.image, input_of, self.clip, last=number == len(entry.expected))
             if grid is not None:
-                return grid if reads_border(grid, self.image, input_of, self.clip) else None
+                return grid if covers_image(grid, self.image, input_of, self.clip) else None
         return None
 
     def place_by_centres(

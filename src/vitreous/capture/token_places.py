@@ -27,6 +27,7 @@ AGREEING = 0.8  # fraction of tokens whose measured place must be the expected o
 IN_LINE = 0.25  # fraction of the tokens of one row or column
 EXACT, EXACT_OF_FEW = 0.35, 0.75  # fraction at the very cell in axes of up to 4 cells, and where there are fewer than 9
 CLEAR, CLEARLY = 0.1, 0.95  # change by other cells relative to that by the own, and the fraction of changes below it
+OUTWARD = 0.4  # distance of centres of tokens from their cells, in cells, towards both ends of the image
 BORDER = 0.02  # change by noise in the outer quarter of a border cell, relative to that by noise everywhere
 
 IN_ANY_ORDER = ("sequence", "packed", "framed", "windows")  # forms whose shape does not say where a token lies
@@ -176,21 +177,34 @@ def measure_grid(
         return None
 
 
-def reads_border(grid: TokenGrid, image: Images, input_of: Callable[[Images], Tensor], clip: Clip | None) -> bool:
-    """Whether tokens at the border of the grid depend on the border of the image: a model may crop or pad its images."""
+def covers_image(grid: TokenGrid, image: Images, input_of: Callable[[Images], Tensor], clip: Clip | None) -> bool:
+    """Whether the patches of a measured grid cover the whole image and no more: a model may crop or pad its images."""
     size = size_of(image, clip)[-2:]
     inner = torch.zeros(size, dtype=torch.bool)
     margins = [max(2, length // cells // 4) for length, cells in zip(size, grid.grid[-2:], strict=True)]
     inner[margins[0] : -margins[0], margins[1] : -margins[1]] = True
-    noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(0)).to(image)
-    own, changed, everywhere = (
-        grid.tokens(input_of(images))[0].double().cpu()
-        for images in (image, torch.where(inner.to(image.device), image, image + noise), image + noise)
-    )
-    total = squared_change(everywhere, own)
-    share = (squared_change(changed, own) / total.clamp(min=1e-300))[grid.others :].unflatten(0, grid.grid)
-    sides = [share.select(axis - 2, end).flatten() for axis in (0, 1) for end in (0, -1)]
-    return all(side.median() >= BORDER for side in sides)
+    amplitude = 0.02 if image.dtype.itemsize > 2 else 0.1  # small, so that layers are linear
+    noise = amplitude * torch.randn(image.shape, generator=torch.Generator().manual_seed(0)).to(image)
+    own = grid.tokens(input_of(image))[0].double().cpu()
+
+    def change(amplitude: Tensor) -> Tensor:
+        """Squared change of the patches [*grid] by noise."""
+        tokens = grid.tokens(input_of(image + noise * amplitude.to(image)))[0]
+        return squared_change(tokens, own)[grid.others :].unflatten(0, grid.grid)
+
+    total = change(torch.ones(size)).clamp(min=1e-300)
+    border = change((~inner).double()) / total
+    for axis, (cells, length) in enumerate(zip(grid.grid[-2:], size, strict=True), start=-2):
+        sides = border.movedim(axis, 0).flatten(1)
+        if min(float(sides[end].median()) for end in (0, -1)) < BORDER:
+            return False
+        ramp = ((torch.arange(length) + 0.5) / length).sqrt().view(-1, *[1] * (-axis - 1))
+        centre = (change(ramp.expand(size)) / total).clamp(0, 1).movedim(axis, 0).flatten(1).mean(1) * cells
+        beyond = centre - (torch.arange(cells) + 0.5)
+        half = cells // 2
+        if -beyond[:half].min() > OUTWARD and beyond[half:].max() > OUTWARD:
+            return False  # the image is padded: its tokens are further apart than their cells
+    return True
 
 
 def squared_change(tokens: Tensor, others: Tensor) -> Tensor:
