@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from vitreous.models.layout import Clip, NetworkBlock, TokenGrid
 from vitreous.models.model import Network
 
-DRAWS = 3  # random functions of a token whose gradients show what it depends on
 OWN = 0.25  # share of a token's dependence on the image that must lie in its cell and those around it
 TOKENS = 4  # tokens per block whose places are checked
 
@@ -188,13 +187,11 @@ def count_misplaced(part: Part, leaf: Tensor, clip: Clip | None) -> int:
     tokens = part.grid.tokens(part.tensor)[0, part.grid.others :]
     generator = torch.Generator().manual_seed(3)
     for token in torch.linspace(0, len(tokens) - 1, min(TOKENS, len(tokens))).long().tolist():
-        energy = torch.zeros(())
-        for _ in range(DRAWS):
-            direction = torch.randn(tokens.shape[-1], generator=generator).to(tokens)
-            (gradient,) = torch.autograd.grad(tokens[token] @ direction, leaf, retain_graph=True, allow_unused=True)
-            if gradient is None:
-                return len(tokens)
-            energy = energy + gradient.square()
+        direction = torch.randn(tokens.shape[-1], generator=generator).to(tokens)
+        (gradient,) = torch.autograd.grad(tokens[token] @ direction, leaf, retain_graph=True, allow_unused=True)
+        if gradient is None:
+            return len(tokens)
+        energy = gradient.square()
         over_colours = energy.sum(1)[0] if clip is None else clip.frames_first(energy).sum(2)[0]
         near = cell_sums(over_colours, grid)
         for axis, index in enumerate(torch.unravel_index(torch.tensor(token), grid)):
