@@ -132,8 +132,7 @@ class Trace:
             for part, x in enumerate(block_inputs(block, args, kwargs)):
                 segment = self.read_at(block, part, level, x) if self.outside else self.cut_at(block, part, level, x)
                 # neither the state nor its history changes with x if it is a copy
-                if not self.outside:
-                    entering[id(x)] = segment.leaf.clone() if self.mode.copy_recorded else segment.leaf
+                entering[id(x)] = segment.leaf.clone() if self.mode.copy_recorded and not self.outside else segment.leaf
                 self.segments.append(segment)
         call = self.segments[-len(block.inputs)]
         self.mode.added = call.added  # constants that are recorded from here on
