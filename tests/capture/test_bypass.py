@@ -156,6 +156,13 @@ def test_the_map_of_an_ensemble_is_the_sum_of_the_maps_of_its_models(subtests):
     check_by_oracle(network, images())
 
 
+def test_layers_of_several_trunks_have_no_common_order():
+    network = vitreous.see_through(Sum(small_vit(3, 0), small_vit(2, 1)), size=(32, 32))
+
+    with pytest.raises(vitreous.SpecError, match="several chains of blocks beside each other"):
+        vitreous.inside(network, images(), 1, "decompx+plus")
+
+
 def as_small(module: nn.Module) -> Network:
     return as_network(module, size=(32, 32))
 
@@ -335,6 +342,26 @@ def test_shares_add_up_at_every_level_where_a_decoder_reads_several(kind):
     tracked = vitreous.explain(network, images(), 1, "ixg@libra+plus", differentiable=True).patches
     expected = vitreous.explain(network, images(), 1, "ixg@libra+plus").patches
     torch.testing.assert_close(tracked.detach(), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_ways_past_a_block_are_part_of_its_level():
+    torch.manual_seed(0)
+    module = randomise(Pyramid()).double().eval()
+    network = vitreous.see_through(module, size=(32, 32))
+    x, total, inputs = module.stem(images()), 0, []
+    for stage, lateral in zip(module.stages, module.laterals, strict=True):
+        inputs.append(x.detach().requires_grad_())
+        x = stage(inputs[-1])
+        total = total + nn.functional.interpolate(lateral(x), size=(8, 8))
+    gradients = torch.autograd.grad(module.head(total.mean((2, 3)))[:, 1].sum(), inputs)
+
+    expected = torch.zeros(2, 8, 8).double()
+    for tokens, gradient in zip(inputs, gradients, strict=True):
+        shares = (tokens * gradient).detach().sum(1)
+        factor = 8 // shares.shape[-1]
+        expected += shares.repeat_interleave(factor, 1).repeat_interleave(factor, 2) / factor**2
+    maps = vitreous.explain(network, images(), 1, "ixg+last").maps()
+    torch.testing.assert_close(maps, expected, rtol=0, atol=1e-12)
 
 
 # ── pixels ───────────────────────────────────────────────────────────────────────────────────────

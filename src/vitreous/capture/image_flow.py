@@ -331,14 +331,13 @@ def find_trunks(flow: ImageFlow, candidates: Collection[int]) -> list[list[int]]
     if not candidates or flow.passes(candidates):
         return []
     trunks: list[list[int]] = []
-    entries: set[int] = set()
-    while flow.passes(entries):
+    while flow.passes(entries := {path[0] for path in trunks}):
         path = flow.tree(set(candidates) - flow.after(entries), entries).longest_path()
         if not path or len(trunks) == MOST_TRUNKS:
             single = flow.tree(candidates)
             return [path] if (path := single.path(single.score)) else []
-        trunks.append(path)
-        entries.add(path[0])
+        later = flow.after(path[:1])
+        trunks = [*(trunk for trunk in trunks if trunk[0] not in later), path]
     return trunks
 
 
