@@ -62,6 +62,7 @@ SHARED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::vitreous.Caveat")
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
 )

@@ -29,6 +29,8 @@ from vitreous.models.tensor_types import Images
 
 WEIGHT_LAYERS = (nn.Linear, nn.modules.conv._ConvNd, nn.MultiheadAttention)
 
+SMALL_PART = 0.25  # of a model's weights, below which other candidates for blocks are tried
+
 Forward = Callable[[Images], Any]
 
 
@@ -52,6 +54,16 @@ class FoundBlocks:
     blocks: tuple[NetworkBlock, ...]
     outside: bool = False
     skips: bool = False
+
+    @property
+    def weights(self) -> int:
+        """Number of values of the blocks' parameters."""
+        return weights_of(block.module for block in self.blocks)
+
+
+def weights_of(modules: Iterable[nn.Module]) -> int:
+    parameters = {id(parameter): parameter for module in modules for parameter in module.parameters()}
+    return sum(parameter.numel() for parameter in parameters.values())
 
 
 def find_blocks(
@@ -99,14 +111,20 @@ def find_blocks(
             return search.describe(trunks)
         raise search.refusal(module, forward, f"match {pattern!r} whose inputs")
     first: BlockSearch | None = None
+    best: FoundBlocks | None = None
     for candidates in candidate_lists(module):
-        if not candidates:
-            continue
-        for outside in (False, True):
+        for outside in (False, True) if candidates else ():
             search = BlockSearch(record_flow(module, forward, images, candidates, outside), images, clip)
             first = first or search
             if trunks := search.find_trunks(module, forward):
-                return search.describe(trunks)
+                found = search.describe(trunks)
+                if best is None or found.weights > 2 * best.weights:
+                    best = found
+                break
+        if best is not None and best.weights > SMALL_PART * weights_of([module]):
+            break
+    if best is not None:
+        return best
     if clip is None and (pixels := pixel_block(module, forward, images)):
         return FoundBlocks((pixels,))
     search = first or BlockSearch(record_flow(module, forward, images, {}), images, clip)

@@ -37,8 +37,8 @@ def entry_blocks(model: Network) -> list[NetworkBlock]:
 
 
 def other_image(image: Images, clip: Clip | None) -> Images:
-    """Another image of the same size: random numbers."""
-    return torch.randn(image.shape, generator=torch.Generator().manual_seed(7)).to(image)
+    """Another image of the same size: random numbers of another mean and variance than those of `random_image`."""
+    return (0.5 + 1.5 * torch.randn(image.shape, generator=torch.Generator().manual_seed(7))).to(image)
 
 
 def run_with_entries(model: Network, images: Images, held_inputs: Mapping[Entry, list[Tensor]] | None = None) -> Any:

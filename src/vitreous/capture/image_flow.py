@@ -136,7 +136,7 @@ class ImageFlow:
 
         Paths that enter calls in `removed` are left out.
         """
-        tree, below = CallTree(), dict[int, int]()
+        tree, below = CallTree([call.name for call in self.calls]), dict[int, int]()
         for node, inputs in self.visit(calls, removed):
             call = self.call_of.get(node)
             if node == self.image:
@@ -151,7 +151,7 @@ class ImageFlow:
                 for other in parents:
                     parent = tree.common(parent, other)
                 if call is not None and call in calls:
-                    tree.parent[call], tree.depth[call] = parent, tree.depth[parent] + 1
+                    tree.add(call, parent)
                 below[node] = call if call is not None and call in calls else parent
         tree.score = below.get(0, IMAGE)
         return tree
@@ -159,11 +159,38 @@ class ImageFlow:
 
 @dataclass(slots=True, eq=False)
 class CallTree:
-    """Calls by the last call before each that all of the image passes (its immediate dominator)."""
+    """Calls by the last call before each that all of the image passes (its immediate dominator).
 
+    Attributes
+    ----------
+    names
+        Names of the submodules of all calls.
+    parent
+        The last call before each.
+    depth
+        Number of calls on the path from the image.
+    outer
+        The call itself, or the one before it whose submodule holds its own.
+    length
+        Number of calls on the path from the image that are not inside others on it, and of all.
+    score
+        The last call that all of the image passes before the score.
+    """
+
+    names: list[str]
     parent: dict[int, int] = field(default_factory=dict)
     depth: dict[int, int] = field(default_factory=lambda: {IMAGE: 0})
+    outer: dict[int, int] = field(default_factory=dict)
+    length: dict[int, tuple[int, int]] = field(default_factory=lambda: {IMAGE: (0, 0)})
     score: int = IMAGE
+
+    def add(self, call: int, parent: int) -> None:
+        before = self.outer.get(parent)
+        is_inside = before is not None and self.names[call].startswith(f"{self.names[before]}.")
+        self.outer[call] = before if is_inside and before is not None else call
+        outermost, count = self.length[parent]
+        self.length[call] = outermost + (not is_inside), count + 1
+        self.parent[call], self.depth[call] = parent, self.depth[parent] + 1
 
     def common(self, first: int, second: int) -> int:
         """The last call that both pass."""
@@ -183,8 +210,11 @@ class CallTree:
         return calls[::-1]
 
     def longest_path(self) -> list[int]:
-        """The longest path; of several, the one that ends first."""
-        return self.path(max(sorted(self.depth), key=lambda call: self.depth[call]))
+        """The longest path; of several, the one that ends first.
+
+        What is inside other calls of a path counts last: branches inside a stage can be longer than the way on from it.
+        """
+        return self.path(max(sorted(self.length), key=lambda call: self.length[call]))
 
 
 def record_flow(
@@ -301,14 +331,13 @@ def find_trunks(flow: ImageFlow, candidates: Collection[int]) -> list[list[int]]
     if not candidates or flow.passes(candidates):
         return []
     trunks: list[list[int]] = []
-    entries: set[int] = set()
-    while flow.passes(entries):
+    while flow.passes(entries := {path[0] for path in trunks}):
         path = flow.tree(set(candidates) - flow.after(entries), entries).longest_path()
         if not path or len(trunks) == MOST_TRUNKS:
             single = flow.tree(candidates)
             return [path] if (path := single.path(single.score)) else []
-        trunks.append(path)
-        entries.add(path[0])
+        later = flow.after(path[:1])
+        trunks = [*(trunk for trunk in trunks if trunk[0] not in later), path]
     return trunks
 
 

@@ -212,6 +212,10 @@ class NetworkProbe(BlackBoxProbe):
         if layer_pass.attention or layer_pass.presence:
             raise ModelError(needs_vit(self.model, "attention matrices"))
         mode = self._mode(layer_pass)
+        lowest, down_to = (
+            down_to,
+            [0] * len(down_to) if self.model.skips else down_to,
+        )  # ways past a block begin below it
         images, watched = self.images if mode.differentiable else self.images.detach(), None
         if not mode.differentiable and (self.model.outside or (layer_pass.gradients and not any(down_to))):
             watched = images.requires_grad_()
@@ -238,10 +242,13 @@ class NetworkProbe(BlackBoxProbe):
             head=self.images.new_zeros(self.rows, self.layout.tokens), pooled=self.images.new_zeros(self.rows)
         )
         if not layer_pass.gradients:
-            yield from (self._layer(part, Gradients()) for part in reversed(traced.segments) if part.part == 0)
+            for part in reversed(traced.segments):
+                if part.part == 0 and part.level >= lowest[part.block.trunk]:
+                    yield self._layer(part, Gradients())
             return
         for steps in zip(*(backward(traced, total, outputs=True) for total in totals), strict=True):
-            yield self._step_layer(list(steps), layer_pass.biases)
+            if steps[0].segment.level >= lowest[steps[0].segment.block.trunk]:
+                yield self._step_layer(list(steps), layer_pass.biases)
         self.bypass = 0.0 if traced.bypass is None else self._bypass_share(traced.bypass)
 
     def _bypass_share(self, gradient: Images) -> float:

@@ -132,8 +132,7 @@ class Trace:
             for part, x in enumerate(block_inputs(block, args, kwargs)):
                 segment = self.read_at(block, part, level, x) if self.outside else self.cut_at(block, part, level, x)
                 # neither the state nor its history changes with x if it is a copy
-                if not self.outside:
-                    entering[id(x)] = segment.leaf.clone() if self.mode.copy_recorded else segment.leaf
+                entering[id(x)] = segment.leaf.clone() if self.mode.copy_recorded and not self.outside else segment.leaf
                 self.segments.append(segment)
         call = self.segments[-len(block.inputs)]
         self.mode.added = call.added  # constants that are recorded from here on
@@ -154,7 +153,12 @@ class Trace:
         unmark_constant(x)
         state = x.clone()  # the module may change x in place
         edge = get_gradient_edge(x) if x.requires_grad else None
-        return Segment(block, part, level, level == self.down_to[block.trunk], state, state, edge)
+        is_entry = level == self.down_to[block.trunk]
+        if is_entry and edge is not None and any(segment.added for segment in self.segments):
+            earlier = nodes_below(edge.node)  # constants before this trunk, recorded since another one began
+            for segment in self.segments:
+                segment.added[:] = [added for added in segment.added if added.output.grad_fn not in earlier]
+        return Segment(block, part, level, is_entry, state, state, edge)
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         if ACTIVE.get() is not self or not self.open:
@@ -167,6 +171,16 @@ class Trace:
 def unmark_constant(x: Tensor) -> None:
     if hasattr(x, CONSTANT):
         delattr(x, CONSTANT)
+
+
+def nodes_below(node: Any) -> set[Any]:
+    """A node of autograd's graph and those that it is computed from."""
+    visited, waiting = {node}, [node]
+    for current in waiting:  # grows
+        inputs = {other for other, _ in current.next_functions if other is not None} - visited
+        visited |= inputs
+        waiting += inputs
+    return visited
 
 
 def block_inputs(block: NetworkBlock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
