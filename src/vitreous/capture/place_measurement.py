@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from vitreous.capture.call_inputs import entering_tensors, replace_tensors
 from vitreous.capture.token_places import (
+    IN_ANY_ORDER,
     agrees,
     covers_image,
     expected_grids,
@@ -39,14 +40,17 @@ Forward = Callable[[Images], Any]
 AMPLITUDE = (
     0.02  # of the noise, relative to the mean deviation of a channel over tokens: small, so that layers are linear
 )
-AMPLITUDE_HALF = 0.1  # in half precision, where smaller noise would be rounded
+AMPLITUDE_HALF = 0.5  # in half precision, where smaller noise would be rounded
 SMALLEST = 0.01  # deviation of a channel relative to the size of all values, where its tokens are equal
 RECOGNISED = 0.5  # squared correlation with a token's noise, above which none with another's can be higher
+BEYOND_CHANCE = 1.2  # highest correlation relative to that of independent noise
 FRACTION = 0.8  # fraction of tokens that must be recognised
 SAMPLE = 64  # tokens that are searched for among the others before all are
 AT_ONCE = 1024  # tokens that are compared with all others at once
+FEW = 100  # tokens of a call up to which further noise is drawn where they are not recognised
+DRAWS = 8
 EARLIER = 3  # calls of the same shape whose noise is searched for, from the latest
-REACHED = 64  # change of a token relative to rounding, from which noise has reached it
+REACHED = 8  # change of a token relative to rounding, from which noise has reached it
 STEEPNESS = 0.15  # of measured over expected places: tokens that are mixed have their centres nearer to the middle
 FINE = 32  # cells of a grid for which a centre may be one cell further away
 AGREEING = 0.5  # fraction of tokens whose centre must be at their cell or next to it
@@ -60,6 +64,11 @@ class BlockInput:
     call: ModuleCall
     state: Tensor
     expected: list[TokenGrid]
+
+    @property
+    def count(self) -> int:
+        """Number of tokens."""
+        return self.expected[0].count
 
     def rows(self, state: Tensor) -> Tensor:
         """Tokens [n d] of a tensor of this shape as they lie in it."""
@@ -144,9 +153,9 @@ class Measurement:
     def size(self) -> tuple[int, ...]:
         return size_of(self.image, self.clip)
 
-    def noise_of(self, entry: BlockInput) -> Tensor:
-        """Noise of the shape of an input: another part of the drawn values for every call."""
-        start = entry.call.number * 7919 % (len(self.noise) // 2)
+    def noise_of(self, entry: BlockInput, draw: int = 0) -> Tensor:
+        """Noise of the shape of an input: another part of the drawn values for every call and draw."""
+        start = (entry.call.number * 7919 + draw * 104729) % (len(self.noise) // 2)
         return self.noise[start : start + entry.state.numel()].view(entry.state.shape).to(entry.state)
 
     def follow(self) -> Places:
@@ -175,9 +184,7 @@ class Measurement:
             elif entry in places or not guess:
                 complete[entry] = places.get(entry)
             else:
-                same = (
-                    grid for grid in complete.values() if grid is not None and grid.count == entry.expected[0].count
-                )
+                same = (grid for grid in complete.values() if grid is not None and grid.count == entry.count)
                 complete[entry] = next(
                     (fit for grid in same if (fit := with_order(entry, grid, grid.order))), entry.expected[0]
                 )
@@ -214,31 +221,52 @@ class Measurement:
         with removing_hooks(handles), torch.no_grad(), suppress(StopForward):
             self.forward(self.image)
 
-    def disturbed(self, entry: BlockInput, amplitude: Tensor | None = None) -> Tensor:
+    def disturbed(self, entry: BlockInput, amplitude: Tensor | None = None, draw: int = 0) -> Tensor:
         """The input plus noise, whose amplitude may differ between tokens."""
-        noise = self.noise_of(entry) * entry.spread(entry.scale(), channels=True)
+        noise = self.noise_of(entry, draw) * entry.spread(entry.scale(), channels=True)
         return entry.state + (noise if amplitude is None else noise * entry.spread(amplitude))
 
     def recognise(self) -> tuple[dict[BlockInput, Link], Changes]:
         """Links between calls, and the squared changes of tokens by noise in earlier calls."""
         links: dict[BlockInput, Link] = {}
         reached: Changes = {}
-        earlier: list[BlockInput] = []
 
         def enter(entry: BlockInput, x: Tensor) -> Tensor:
             change = entry.change(x)
             reached[entry] = change.square().mean(1)
-            alike = [other for other in reversed(earlier) if other.rows(other.state).shape == change.shape]
-            for source in alike[:EARLIER]:
-                matched, positions = match_tokens(change, source.rows(self.noise_of(source)))
-                if matched:
-                    links[entry] = Link(source, positions)
-                    break
-            earlier.append(entry)
+            self.link(links, entry, change, draws=[0])
             return self.disturbed(entry)
 
         self.run(enter)
+        draws = list(range(1, DRAWS + 1))
+        few = {entry: list[Tensor]() for entry in reached if entry.count <= FEW and entry not in links}
+        few = {entry: changes for entry, changes in few.items() if self.alike(entry)}
+        for draw in draws if few else []:
+
+            def enter_again(entry: BlockInput, x: Tensor, draw: int = draw) -> Tensor:
+                if entry in few:
+                    few[entry].append(entry.change(x))
+                return self.disturbed(entry, draw=draw)
+
+            self.run(enter_again)
+        for entry, changes in few.items():
+            self.link(links, entry, torch.cat(changes, 1), draws[: len(changes)])
         return links, reached
+
+    def alike(self, entry: BlockInput) -> list[BlockInput]:
+        """Earlier calls with as many tokens and channels, the latest first."""
+        earlier = reversed(self.inputs[: self.inputs.index(entry)])
+        shape = entry.rows(entry.state).shape
+        return [other for other in earlier if other.rows(other.state).shape == shape][:EARLIER]
+
+    def link(self, links: dict[BlockInput, Link], entry: BlockInput, change: Tensor, draws: list[int]) -> None:
+        """Add the link from a call whose noise the change of tokens in these draws resembles, if there is one."""
+        for source in self.alike(entry):
+            noise = torch.cat([source.rows(self.noise_of(source, draw)) for draw in draws], 1)
+            matched, positions = match_tokens(change, noise)
+            if matched:
+                links[entry] = Link(source, positions)
+                return
 
     def changes(self, assumed: Places, axis: int | None = None) -> Changes:
         """Squared changes of tokens by noise in earlier calls, which grows along an axis of the image if one is given.
@@ -257,16 +285,21 @@ class Measurement:
 
     # ── places of the calls whose tokens are not recognised ──────────────────────────────────────
 
-    def place_in_image(self, entry: BlockInput) -> TokenGrid | None:
-        """The grid measured by patterns in the image, if its tokens cover the whole image."""
+    def place_in_image(self, entry: BlockInput, assumed: TokenGrid | None = None) -> TokenGrid | None:
+        """The grid measured by patterns in the image, if its tokens cover the whole image; `assumed` is tried first."""
 
         def input_of(images: Images) -> Tensor:
             read: list[Tensor] = []
             run_to(entry.call, lambda: self.forward(images), read)
             return read[0] if read else torch.empty(0)
 
-        for number, expected in enumerate(entry.expected, start=1):
-            grid = measure_grid(expected, self.image, input_of, self.clip, last=number == len(entry.expected))
+        if assumed is not None and assumed.order is not None:
+            grid = measure_grid(assumed, self.image, input_of, self.clip, any_order=False)
+            if grid is not None and grid.order is None and covers_image(assumed, self.image, input_of, self.clip):
+                return assumed
+        for expected in entry.expected:
+            any_order = expected is entry.expected[-1] or expected.form in IN_ANY_ORDER
+            grid = measure_grid(expected, self.image, input_of, self.clip, any_order)
             if grid is not None:
                 return grid if covers_image(grid, self.image, input_of, self.clip) else None
         return None
@@ -278,7 +311,7 @@ class Measurement:
         if any(entry not in changes for changes in (reached, *ramps)):
             return None
         strength = reached[entry].double().cpu()
-        if (strength > REACHED**2 * entry.rounding()).double().mean() < FRACTION:
+        if not most(strength > REACHED**2 * entry.rounding()):
             return None
         centres = torch.stack([changes[entry].double().cpu() / strength.clamp(min=1e-300) for changes in ramps])
         for grid in (*([] if assumed is None else [assumed]), *entry.expected):
@@ -287,6 +320,9 @@ class Measurement:
         last = entry.expected[-1]
         if self.clip is not None or last.patches < FEWEST_SORTED:
             return None
+        turned = [with_order(entry, last, order) for order in turned_orders(last)]
+        if len(fitting := [grid for grid in turned if grid is not None and lies_at(grid, centres)]) == 1:
+            return fitting[0]
         row, column = (centre * length for centre, length in zip(centres, self.size, strict=True))
         return sort_grid(last, self.size, row, column, strength)
 
@@ -308,30 +344,32 @@ def run_to(call: ModuleCall, forward: Callable[[], Any], read: list[Tensor]) -> 
 
 
 def match_tokens(change: Tensor, noise: Tensor) -> tuple[bool, Tensor | None]:
-    """Whether the change of most tokens [n d] is mostly the noise [n d] of one token, and of which; None if of the same."""
+    """Whether the change of most tokens [n d] resembles the noise [n d] of one token, and of which; None if of the same."""
     count, channels = change.shape
-    threshold = math.sqrt(RECOGNISED)
     active = change != 0  # a ReLU leaves no change where it is closed
-    own = (change * noise).sum(1) / (change.norm(dim=1) * (noise * active).norm(dim=1)).clamp(min=1e-30)
-    if (own > threshold).double().mean() >= FRACTION:
+    length = change.norm(dim=1)
+    own = (change * noise).sum(1) / (length * (noise * active).norm(dim=1)).clamp(min=1e-30)
+    if most(own > math.sqrt(RECOGNISED)):
         return True, None
-    if channels < 4 * math.log(count):  # noise of so few values resembles that of some token by chance
-        return False, None
 
     def best_match(rows: Tensor) -> tuple[Tensor, Tensor]:
-        length = (active[rows].to(noise) @ noise.square().T).sqrt() * change[rows].norm(dim=1)[:, None]
-        return (change[rows] @ noise.T / length.clamp(min=1e-30)).max(1)
+        scale = (active[rows].to(noise) @ noise.square().T).sqrt() * length[rows, None]
+        return (change[rows] @ noise.T / scale.clamp(min=1e-30)).max(1)
 
-    def matched(cosine: Tensor) -> bool:
-        return bool((cosine > threshold).double().mean() >= FRACTION)
+    sample = torch.linspace(0, count - 1, min(count, SAMPLE)).long()
+    cosine, positions = best_match(sample)
+    by_chance = math.sqrt(2 * math.log(count) / channels)  # the highest of so many, on average
+    if not most(cosine > BEYOND_CHANCE * by_chance):
+        return False, None
+    if most(positions.cpu() == sample):
+        return True, None
+    positions = torch.cat([best_match(rows)[1] for rows in torch.arange(count).split(AT_ONCE)]).cpu()
+    distinct = len(positions.unique()) == count
+    return distinct, positions if distinct else None
 
-    if not matched(best_match(torch.linspace(0, count - 1, min(count, SAMPLE)).long())[0]):
-        return False, None
-    found = [best_match(rows) for rows in torch.arange(count).split(AT_ONCE)]
-    cosine, positions = (torch.cat(parts) for parts in zip(*found, strict=True))
-    if not matched(cosine) or len(positions.unique()) < count:
-        return False, None
-    return True, positions.cpu()
+
+def most(conditions: Tensor) -> bool:
+    return bool(conditions.double().mean() >= FRACTION)
 
 
 def linked_grid(entry: BlockInput, link: Link, source: TokenGrid | None) -> TokenGrid | None:
@@ -355,6 +393,16 @@ def same_place(first: TokenGrid | None, second: TokenGrid | None) -> bool:
     if first is None or second is None:
         return first is second
     return first.grid == second.grid and first.others == second.others and same_order(first, second)
+
+
+def turned_orders(grid: TokenGrid) -> list[Tensor]:
+    """Orders of the tokens of an image that is flipped, turned or transposed."""
+    places = torch.arange(grid.patches).view(grid.grid)
+    square = grid.grid[0] == grid.grid[1]
+    turned = [
+        view.flip(axes) for view in ((places, places.T) if square else (places,)) for axes in ((), (0,), (1,), (0, 1))
+    ]
+    return [torch.cat([torch.arange(grid.others), view.flatten() + grid.others]) for view in turned[1:]]
 
 
 def ramp(grid: TokenGrid, axis: int) -> Tensor:

@@ -27,7 +27,7 @@ AGREEING = 0.8  # fraction of tokens whose measured place must be the expected o
 IN_LINE = 0.25  # fraction of the tokens of one row or column
 EXACT, EXACT_OF_FEW = 0.35, 0.75  # fraction at the very cell in axes of up to 4 cells, and where there are fewer than 9
 CLEAR, CLEARLY = 0.1, 0.95  # change by other cells relative to that by the own, and the fraction of changes below it
-OUTWARD = 0.4  # distance of centres of tokens from their cells, in cells, towards both ends of the image
+OUTWARD = 0.2  # distance of centres of tokens from their cells, in cells, towards both ends of the image
 BORDER = 0.02  # change by noise in the outer quarter of a border cell, relative to that by noise everywhere
 
 IN_ANY_ORDER = ("sequence", "packed", "framed", "windows")  # forms whose shape does not say where a token lies
@@ -107,7 +107,7 @@ def measure_grid(
     image: Images,
     input_of: Callable[[Images], Tensor],
     clip: Clip | None = None,
-    last: bool = True,
+    any_order: bool = True,
 ) -> TokenGrid | None:
     """The grid of a block input with the measured order of its tokens, or None if the measurement does not give one.
 
@@ -121,11 +121,10 @@ def measure_grid(
         Input of the block for such an image.
     clip
         Form of the clip.
-    last
-        Whether no other grid is expected, so that a map may have its tokens in another order.
+    any_order
+        Whether the tokens may be in another order than that of the expected grid.
     """
     size = size_of(image, clip)
-    any_order = last or expected.form in IN_ANY_ORDER
     own = expected.tokens(input_of(image))[0].double().cpu()
     together = PIXELS_TOGETHER // image.numel()
 
@@ -202,7 +201,8 @@ def covers_image(grid: TokenGrid, image: Images, input_of: Callable[[Images], Te
         centre = (change(ramp.expand(size)) / total).clamp(0, 1).movedim(axis, 0).flatten(1).mean(1) * cells
         beyond = centre - (torch.arange(cells) + 0.5)
         half = cells // 2
-        if -beyond[:half].min() > OUTWARD and beyond[half:].max() > OUTWARD:
+        most = OUTWARD * max(1, 4 / cells)  # the centre of a large patch is not quite in its middle
+        if -beyond[:half].mean() > most and beyond[half:].mean() > most:
             return False  # the image is padded: its tokens are further apart than their cells
     return True
 
