@@ -27,6 +27,7 @@ LAYERS = (  # a package imports from its own layer and from those before it
     {"metrics"},
     {
         "arguments",
+        "map_findings",
         "explanation",
         "front",
         "measure",

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any, TypeGuard
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from PIL.Image import Image
 from torch import Tensor, nn
 
-from vitreous.capture.adapter_check import check_adapter
+from vitreous.capture.adapter_check import check_adapter, compare_with_model
 from vitreous.capture.argument_types import ImageInput, ModelInput, OutputScore, TargetInput
 from vitreous.capture.black_box_probe import as_constant
 from vitreous.capture.see_through import examine, fits
 from vitreous.capture.targets import ClassTarget, Target
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.method import Method, black_box_methods
-from vitreous.models.black_box import describe_black_box, with_observed_outputs
+from vitreous.models.black_box import describe_black_box, random_image, with_observed_outputs
 from vitreous.models.huggingface import saved_tokenizer
 from vitreous.models.image_input import open_image
 from vitreous.models.model import BlackBox, Network
+from vitreous.models.module_structure import structure_of
 from vitreous.models.outputs import with_score
 from vitreous.models.tensor_types import Images
 from vitreous.models.vit import ViT
@@ -55,6 +58,7 @@ def describe_model(
         model = load(model)
     try:
         if isinstance(model, BlackBox):
+            model = as_it_is(model)
             described = model if score is None else network_of(model, size)
         elif score is not None and not black_box and isinstance(model, nn.Module):
             described = as_network(model, size=size)
@@ -73,6 +77,40 @@ def describe_model(
             ) from None
         described = describe_black_box(model, str(problem))
     return described if score is None else with_score(described, score)
+
+
+# Structures that modules of described models had later, and that the description was found to fit as well.
+FITTING: WeakKeyDictionary[BlackBox, tuple[Any, ...]] = WeakKeyDictionary()
+
+
+def as_it_is(model: BlackBox) -> BlackBox:
+    """The model if its module is as it was described; a changed network is described anew, and a changed `ViT` compared.
+
+    Raises
+    ------
+    ModelError
+        If the description does not fit any more.
+    """
+    if model.structure is None or (structure := structure_of(model.module)) in (model.structure, FITTING.get(model)):
+        return model
+    assert model.output_type is not None or isinstance(model, Network)
+    try:
+        if isinstance(model, ViT):
+            now, count = model, compare_with_model(model).count
+        else:
+            assert isinstance(model, Network)
+            now = examine(replace(model, output_type=None), random_image(model.module, model.size, model.clip))
+            count = None if now.output_type is None else now.output_type.count
+            now = replace(now, output_type=model.output_type)
+        if model.output_type is not None and count != model.output_type.count:
+            raise ModelError(f"it has {count} outputs, and not {model.output_type.count}")
+    except ModelError as problem:
+        raise ModelError(
+            f"the module of {model.name!r} has changed since it was described (a replaced part, parameter or forward, or a hook): "
+            f"{problem}; vitreous.wrap(module) describes it as it is now"
+        ) from problem
+    FITTING[now] = structure
+    return now
 
 
 def prepare_images(model: BlackBox, images: ImageInput | None) -> tuple[BlackBox, tuple[Any, ...] | None, Images]:

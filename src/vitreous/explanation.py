@@ -16,12 +16,14 @@ from vitreous.capture.bypass import network_cautions
 from vitreous.capture.cuda_graphs import GraphCache, module_state
 from vitreous.capture.differentiable import keeps_graph
 from vitreous.capture.linearise import PLAIN
+from vitreous.capture.network_probe import MixedImagesError
 from vitreous.capture.precision import computing, effective_precision, half_products
 from vitreous.capture.probe import probe_of
-from vitreous.capture.score_function import PROBABILITIES, ScoreFunction, resolve_score_function
+from vitreous.capture.score_function import ScoreFunction, resolve_score_function
 from vitreous.capture.targets import ClassTarget, Target
-from vitreous.core.errors import ModelError, ShapeError, SpecError
-from vitreous.methods.attribution import Attribution
+from vitreous.core.errors import SpecError
+from vitreous.map_findings import MapFindings, with_cautions
+from vitreous.methods.attribution import Attribution, join_attributions
 from vitreous.methods.method import Method
 from vitreous.methods.recipe import LayerSignal
 from vitreous.models.model import BlackBox, Network
@@ -42,7 +44,7 @@ def explain_batch(
     differentiable: bool = False,
     graphs: GraphCache | None = None,
 ) -> Attribution:
-    """Compute the maps of one batch.
+    """Compute the maps of one batch and check them.
 
     Parameters
     ----------
@@ -61,8 +63,8 @@ def explain_batch(
     precision
         As for `explain`.
     probe
-        A probe of these images, targets and score function whose forward results are reused, unless the map is computed
-        in bfloat16; made here by default.
+        A probe of these images, targets and score function whose forward results are reused if they were computed with
+        the same products; made here by default.
     differentiable
         Whether the maps keep a graph to the parameters and the images.
     graphs
@@ -71,24 +73,110 @@ def explain_batch(
     Returns
     -------
     Attribution
-        One row per image and target, with names and provenance.
+        One row per image and target, with names, cautions and provenance.
+
+    Raises
+    ------
+    VitreousError
+        If a map is undefined or shows something else than the model computes. `row_errors` of the error has the error
+        of every such row; the others can be explained.
     """
+
+    effective = precision_of(method, model, precision)
+
+    def compute(batch: slice, probe: BlackBoxProbe | None) -> Attribution:
+        part = target.batch(batch)
+        attribution = compute_batch(
+            model,
+            images[batch],
+            part,
+            method,
+            score_function,
+            hold=hold,
+            precision=precision,
+            probe=probe,
+            differentiable=differentiable,
+            graphs=graphs,
+        )
+        return part.describe(attribution, model)
+
+    def inspect(attribution: Attribution) -> MapFindings:
+        with computing(effective, model.device):
+            return MapFindings.of(attribution, model, method, images).on_cpu()
+
+    whole, singles = slice(0, len(images)), [slice(index, index + 1) for index in range(len(images))]
+    attribution = compute(whole, probe)
+    findings = inspect(attribution)
+    if isinstance(model, Network) and len(singles) > 1 and findings.row_errors(model, method, score_function):
+        # in a model that sorts its tokens, shares of constants may be those of other images of the batch
+        attribution = join_attributions([compute(single, None) for single in singles])
+        findings = inspect(attribution)
+    if row_errors := findings.row_errors(model, method, score_function):
+        error = row_errors[min(row_errors)]
+        error.row_errors = row_errors
+        raise error
+    return with_cautions(attribution, findings.cautions(score_function))
+
+
+def compute_batch(
+    model: BlackBox,
+    images: Images,
+    target: Target,
+    method: Method,
+    score_function: ScoreFunction,
+    *,
+    hold: bool | None = None,
+    precision: str | None = None,
+    probe: BlackBoxProbe | None = None,
+    differentiable: bool = False,
+    graphs: GraphCache | None = None,
+) -> Attribution:
+    """Compute the maps of one batch, without waiting for the device; parameters as for `explain_batch`, which checks them."""
+    if isinstance(model, Network) and model.separate and len(images) > 1:
+        parts = [slice(index, index + 1) for index in range(len(images))]
+        return join_attributions(
+            [
+                compute_batch(
+                    model,
+                    images[part],
+                    target.batch(part),
+                    method,
+                    score_function,
+                    hold=hold,
+                    precision=precision,
+                    differentiable=differentiable,
+                )
+                for part in parts
+            ]
+        )
 
     def make_probe(differentiable: bool = False) -> BlackBoxProbe:
         explained, classes = target.outputs(model, len(images))
         return probe_of(explained, images, classes, score_function, hold, differentiable=differentiable)
 
+    def run(effective: str | None) -> Attribution:
+        with computing(effective, model.device):
+            if differentiable:
+                return method(make_probe(differentiable=True))
+            if graphs is not None and isinstance(target, ClassTarget) and can_be_recorded(method, model, hold):
+                return run_recorded(graphs, model, images, target, method, score_function)
+            return method(make_probe() if probe is None or probe.half_products != half_products() else probe)
+
     effective = precision_of(method, model, precision)
-    with computing(effective, model.device):
-        if differentiable:
-            attribution = method(make_probe(differentiable=True))
-        elif graphs is not None and isinstance(target, ClassTarget) and can_be_recorded(method, model, hold):
-            attribution = run_recorded(graphs, model, images, target, method, score_function)
-        else:
-            if probe is None or effective == "bf16":
-                probe = make_probe()
-            attribution = method(probe)
-        attribution = target.describe(attribution, model)
+    try:
+        attribution = run(effective)
+    except MixedImagesError:
+        assert isinstance(model, Network)
+        return compute_batch(
+            replace(model, separate=True),
+            images,
+            target,
+            method,
+            score_function,
+            hold=hold,
+            precision=precision,
+            differentiable=differentiable,
+        )
     if differentiable and not keeps_graph(attribution.patches):
         raise SpecError(
             f"{method.spec!r} does not keep the graph of its maps; differentiable=True works with methods of one backward pass, "
@@ -188,31 +276,13 @@ def cautions(method: Method, model: BlackBox, bypass: float = 0.0) -> str:
     elif isinstance(model, ViT) and method.facts.caveat:
         caveats.append(method.facts.caveat(method, model))
     lowest = lowest_precision(method)
+    advised = lowest if lowest == "float32" or isinstance(model, ViT) else "tf32"  # as `precision_of` computes it
     if model.dtype.itemsize < 4 and lowest != "bf16 weights":
         rounded = (
             f"the weights are {str(model.dtype).removeprefix('torch.')}, whose rounding moves the ranks of this map"
         )
-        caveats.append(f"{rounded}; convert them by module.float() and use precision={lowest!r}")
+        caveats.append(f"{rounded}; convert them by module.float() and use precision={advised!r}")
     return "; ".join(filter(None, caveats))
-
-
-def refuse_undefined(attribution: Attribution, model: BlackBox, score_function: ScoreFunction) -> None:
-    """Raise an error if the model's logits or the explained scores are not finite."""
-    if attribution.logits is not None and not attribution.logits.isfinite().all():
-        raise ModelError(f"{model.name!r} gives logits that are not finite; are its weights loaded?")
-    if attribution.score is not None and not attribution.score.isfinite().all():
-        raise ShapeError(f"the explained score ({score_function.name!r}) is not finite")
-
-
-def with_faint_caution(attribution: Attribution, score_function: ScoreFunction) -> Attribution:
-    """Add a caveat to the provenance if a map is negligible compared with the score that it explains."""
-    if not attribution.negligible.any():
-        return attribution
-    faint = "a map adds up to less than a ten-thousandth of the number that it explains, so its colours show next to nothing"
-    remedy = "; question='logit' may have more to show" if score_function.name in PROBABILITIES else ""
-    caution = attribution.provenance.get("caveat", "")
-    caveat = f"{caution}; {faint}{remedy}" if caution else faint + remedy
-    return replace(attribution, provenance={**attribution.provenance, "caveat": caveat})
 
 
 def provenance(

@@ -12,6 +12,7 @@ from vitreous.arguments import as_target, check_batch_size, describe_model, prep
 from vitreous.capture.argument_types import ImageInput, ModelInput, OutputScore, QuestionInput, TargetInput
 from vitreous.capture.black_box_probe import as_constant
 from vitreous.capture.cuda_graphs import CALLS_BEFORE_RECORDING, GraphCache, cache_of
+from vitreous.capture.precision import without_autocast
 from vitreous.capture.score_function import resolve_score_function
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import Caveat, SpecError
@@ -20,8 +21,6 @@ from vitreous.explanation import (
     choose_score_function,
     explain_batch,
     precision_of,
-    refuse_undefined,
-    with_faint_caution,
 )
 from vitreous.methods.attribution import Attribution, join_attributions
 from vitreous.methods.inside import Inside, make_recorder
@@ -35,6 +34,7 @@ from vitreous.wrapping import load, wrap
 __all__ = ["explain", "inside", "load", "wrap"]
 
 
+@without_autocast()
 def explain(
     model: ModelInput,
     images: ImageInput,
@@ -152,9 +152,7 @@ def explain(
             )
             for batch in batches
         ]
-    attribution = join_attributions(attributions)
-    refuse_undefined(attribution, described, score_function)
-    return with_images(with_faint_caution(attribution, score_function), described, originals, inputs)
+    return with_images(join_attributions(attributions), described, originals, inputs)
 
 
 def check_switches(**switches: Any) -> None:

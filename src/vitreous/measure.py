@@ -14,7 +14,7 @@ from torch import Tensor
 from vitreous.arguments import check_batch_size, describe_model, prepare_images
 from vitreous.capture.argument_types import ArrayInput, ClassInput, ImageInput, ModelInput, OutputScore, TargetInput
 from vitreous.capture.black_box_probe import BlackBoxProbe
-from vitreous.capture.precision import computing, effective_precision
+from vitreous.capture.precision import computing, effective_precision, without_autocast
 from vitreous.capture.probe import probe_of
 from vitreous.capture.score_function import QUESTIONS
 from vitreous.capture.targets import class_index, class_indices
@@ -64,6 +64,7 @@ def evaluate(
     batch_size: int = 32,
     precision: str | None = None,
 ) -> list[MetricResult]: ...
+@without_autocast()
 def evaluate(
     model: ModelInput,
     images: ImageInput | None,

@@ -14,6 +14,7 @@ from torch import nn
 from vitreous.capture.adapter_check import Agreement, compare_with_model, with_agreement
 from vitreous.capture.argument_types import ModelInput, PreprocessInput
 from vitreous.capture.inner_vit import find_inner_vit
+from vitreous.capture.precision import without_autocast
 from vitreous.capture.see_through import refuse_unsuited, see_through
 from vitreous.core.errors import ModelError, NotAdaptedError
 from vitreous.models.black_box import describe_black_box
@@ -29,6 +30,7 @@ from vitreous.models.vit import ViT
 WRAPPED: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], Agreement]] = WeakKeyDictionary()
 
 
+@without_autocast()
 def load(
     name: str,
     checkpoint: str | Path | None = None,
@@ -97,6 +99,7 @@ def load(
     return model if preprocess is None else replace(model, preprocess=preprocess)
 
 
+@without_autocast()
 def wrap(
     model: nn.Module,
     name: str | None = None,

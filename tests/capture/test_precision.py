@@ -7,12 +7,15 @@ from dataclasses import replace
 from threading import Barrier, Thread
 
 import pytest
+import timm
 import torch
+from torch import Tensor
 
 import vitreous
 from vitreous.capture.precision import OPEN, Flags, computing, effective_precision
 from vitreous.core.errors import Caveat, SpecError
 from vitreous.testing import tiny_vits
+from vitreous.testing.contract import SHAPE
 
 CPU = torch.device("cpu")
 
@@ -193,3 +196,25 @@ def test_a_model_that_was_converted_keeps_its_precision(vit, images):
     double = vitreous.wrap(copy.deepcopy(vit.module).double())
     with pytest.raises(SpecError, match="are float64"):
         vitreous.evaluate(double, images, vitreous.explain(double, images, 0), precision="bf16")
+
+
+@pytest.mark.slow
+def test_an_autocast_of_the_caller_is_switched_off_in_every_entry_point():
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+
+    def run() -> list[Tensor]:
+        torch.manual_seed(0)
+        modules = [timm.create_model("resnet18", num_classes=3), timm.create_model("vit_tiny_patch16_224", **SHAPE)]
+        models = [vitreous.see_through(modules[0].eval(), size=(32, 32)), vitreous.wrap(modules[1].eval())]
+        maps = [vitreous.explain(model, images, 1, "ixg(space='pixels')") for model in models]
+        layers = vitreous.inside(models[1], images, 1, "ixg+plus")
+        scores = [vitreous.evaluate(model, images, a, "insertion") for model, a in zip(models, maps, strict=True)]
+        pair = vitreous.explain_pair(models[1], images[:1], models[1], images[1:])
+        return [*(a.native_maps for a in maps), layers.maps("signal"), *(s.scores for s in scores), pair.matrix]
+
+    expected = run()
+    with torch.autocast("cpu", torch.bfloat16):
+        under_autocast = run()
+        assert torch.is_autocast_enabled("cpu")
+
+    assert all(torch.equal(a, b) for a, b in zip(under_autocast, expected, strict=True))

@@ -374,6 +374,7 @@ def test_a_batch_that_fails_is_halved_until_the_image_is_found(finished, tmp_pat
 
 def test_batches_of_the_usual_size_are_replayed(finished, files, tmp_path, monkeypatch):
     """CUDA graphs are used for whole batches of one method whose targets do not depend on the logits."""
+    from vitreous import explanation
     from vitreous.capture.cuda_graphs import GraphCache
     from vitreous.mapping import explain
 
@@ -383,7 +384,8 @@ def test_batches_of_the_usual_size_are_replayed(finished, files, tmp_path, monke
         sizes.append(len(inputs[0]))
         return function(*inputs)
 
-    monkeypatch.setattr(explain, "can_be_recorded", lambda method, vit: True)
+    for module in (explain, explanation):
+        monkeypatch.setattr(module, "can_be_recorded", lambda method, vit, hold=None: True)
     monkeypatch.setattr(GraphCache, "run", replay)
     run(finished[0], tmp_path / "maps")
     assert sizes == [3, 3]  # files of 3 + 1 images, of which one of the second file is broken

@@ -11,8 +11,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 import vitreous
+from tests.cases import each
 from vitreous.core.errors import DataError, ModelError
-from vitreous.models.checkpoint import load_into, read_checkpoint
+from vitreous.models.checkpoint import load_into, read_checkpoint, stored_whole_numbers
 from vitreous.models.eval_mode import evaluating
 
 WEIGHTS = {"fc.weight": torch.arange(6.0).reshape(2, 3), "fc.bias": torch.ones(2)}
@@ -112,6 +113,38 @@ def test_weights_that_do_not_fit_are_refused_with_the_reason():
         load_into(model, odd, "mine")
     with pytest.raises(ModelError, match=r"'mine': 1 missing \(fc.bias\)$"):
         load_into(model, {"fc.weight": WEIGHTS["fc.weight"]}, "mine")
+
+
+@each("dtype", [torch.int8, torch.uint8, torch.bool, torch.int64])
+def test_whole_numbers_are_not_cast_to_weights(tmp_path, dtype):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    before = model[0].weight.detach().clone()
+    state = model.state_dict() | {"0.weight": torch.ones(2, 3, dtype=dtype)}
+
+    with pytest.raises(ModelError, match=rf"1 weights for 'mine' .*\(0.weight {str(dtype)[6:]}\)"):
+        load_into(model, state, "mine")
+    assert torch.equal(model[0].weight, before)
+
+    load_into(model, model.state_dict(), "mine")  # of which `num_batches_tracked` is a whole number itself
+    save_file(state, tmp_path / "whole.safetensors")
+    assert stored_whole_numbers(tmp_path / "whole.safetensors").keys() == {"0.weight", "1.num_batches_tracked"}
+
+
+@pytest.mark.slow
+def test_a_quantised_hugging_face_checkpoint_is_refused(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    module = transformers.ViTForImageClassification(transformers.ViTConfig(**sizes, image_size=16, patch_size=8))
+    module.save_pretrained(tmp_path)
+    state = {key: value.to(torch.int8) if value.ndim == 2 else value for key, value in module.state_dict().items()}
+    save_file(state, tmp_path / "other.pth")
+
+    with pytest.raises(ModelError, match=r"7 weights for .* are not floating-point numbers"):
+        vitreous.load(f"hf:{tmp_path}", checkpoint=tmp_path / "other.pth")
+    save_file(state, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match="are not floating-point numbers"):
+        vitreous.load(f"hf:{tmp_path}")
 
 
 def test_every_part_gets_its_own_flag_back():

@@ -25,6 +25,7 @@ from vitreous.methods.regions import SQUARES, square_of
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, resolve_metric
 from vitreous.models.model import BlackBox, Network
+from vitreous.models.random_draws import normal_numbers
 from vitreous.models.vit import ViT
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def calibrate(model: BlackBox, batch: int, budget: float = 2.0) -> tuple[float, 
     tuple of float
         Forward and backward time; the backward time of a black-box model is 0.
     """
-    images = torch.randn(min(batch, 8), model.channels, *model.size, generator=torch.Generator().manual_seed(0))
+    images = normal_numbers(torch.Generator().manual_seed(0), (min(batch, 8), model.channels, *model.size))
 
     def ahead() -> None:
         _ = probe_of(model, images).head_output

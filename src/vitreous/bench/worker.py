@@ -6,7 +6,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,8 @@ def compute(
 ) -> list[list[Fragment]]:
     """Compute a method and its metrics on a batch.
 
-    If it fails on several images, each half of the batch is tried separately.
+    If it fails on single images, the others are computed without them; if it is not known on which, each half of the
+    batch is tried separately.
 
     Parameters
     ----------
@@ -61,6 +62,8 @@ def compute(
 
     def retry(problem: Exception, metrics: Sequence[Metric | None]) -> list[list[Fragment]]:
         """Try two halves of the batch if single images or memory may be the cause; else every row gets the error."""
+        if isinstance(problem, VitreousError) and problem.row_errors:
+            return compute_others(problem.row_errors, metrics)
         if len(subject) == 1 or isinstance(problem, SpecError | ModelError):
             return [[{"error": format_error(problem)}] * subject.rows for _ in metrics]
         free_memory(problem)
@@ -68,6 +71,26 @@ def compute(
         halves = (subject.only(range(half)), subject.only(range(half, len(subject))))
         parts = [compute(half_batch, method, metrics, question, precision) for half_batch in halves]
         return [first + second for first, second in zip(*parts, strict=True)]
+
+    def compute_others(
+        row_errors: Mapping[int, VitreousError], metrics: Sequence[Metric | None]
+    ) -> list[list[Fragment]]:
+        """Rows of the images with an error get it; the other images are computed without them."""
+        per_image = subject.targets_per_image
+        errors = {row // per_image: format_error(error) for row, error in sorted(row_errors.items(), reverse=True)}
+        sound = [index for index in range(len(subject)) if index not in errors]
+        parts = compute(subject.only(sound), method, metrics, question, precision) if sound else [[] for _ in metrics]
+        columns = []
+        for part in parts:
+            rows = iter(part)
+            columns.append(
+                [
+                    {"error": errors[index]} if index in errors else next(rows)
+                    for index in range(len(subject))
+                    for _ in range(per_image)
+                ]
+            )
+        return columns
 
     try:
         fitted, target = method.for_model(subject.vit), ClassTarget(subject.targets)

@@ -70,7 +70,7 @@ class ResidualSum(Function):
         stream, update = ctx.saved_tensors
         total = stream + update
         # signs are compared instead of the product's, which may underflow
-        weights = [1 + ctx.gamma * (part.sign() * total.sign() > 0) for part in (stream, update)]
+        weights = [1 + ctx.gamma * (part.sign() * total.sign() > 0).to(total.dtype) for part in (stream, update)]
         divisor = weights[0] * stream + weights[1] * update
         # where the total is 0 both shares tend to 0; where both parts are 0 the sum is left as it is
         nothing = (stream == 0) & (update == 0)

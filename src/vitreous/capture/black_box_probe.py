@@ -16,6 +16,7 @@ from vitreous.capture.fused import at_least_float32
 from vitreous.capture.layer import interleave_targets
 from vitreous.capture.memory import rows_that_fit
 from vitreous.capture.pixels import ImageVariants, LogitReader
+from vitreous.capture.precision import half_products
 from vitreous.capture.progress import run_in_pieces
 from vitreous.capture.score_function import (
     QuestionInput,
@@ -99,6 +100,7 @@ class BlackBoxProbe:
         self._chosen_targets = None if targets is None else targets.to(model.device).reshape(len(images), -1)
         self._cache = ForwardCache()
         self.bias_shares: BiasShares | None = None
+        self.half_products = half_products()  # whether forward results are those of bfloat16 products
 
     def with_images(self: AnyProbe, images: Images) -> AnyProbe:
         """Return a probe with the same targets and score function for other images.

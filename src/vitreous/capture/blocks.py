@@ -23,7 +23,7 @@ from vitreous.capture.image_flow import ImageFlow, find_trunks, has_skips, is_pa
 from vitreous.capture.place_measurement import measure_places
 from vitreous.capture.token_places import expected_grids, size_of
 from vitreous.core.errors import ModelError
-from vitreous.models.eval_mode import StopForward, evaluating, removing_hooks
+from vitreous.models.eval_mode import StopForward, evaluating, hooking
 from vitreous.models.layout import Clip, NetworkBlock, TokenGrid
 from vitreous.models.tensor_types import Images
 
@@ -183,6 +183,8 @@ class BlockSearch:
             trunks = [self.uniform_blocks(module, path, chosen) for path in trunks]
             if self.flow.outside:  # inputs of blocks are read, not cut
                 trunks = [[call for call in path if is_passed(self.flow, trunks, call)] for path in trunks]
+                if not all(trunks):
+                    return []
             if all(
                 self.confirm(forward, path) for path in trunks
             ):  # one by one: each may see another part of the image
@@ -387,8 +389,6 @@ def observe_calls(
     def end(part: nn.Module, args: Any, output: Any) -> None:
         open_calls.pop().output = output
 
-    handles = [part.register_forward_pre_hook(begin, with_kwargs=True) for part in names]
-    handles += [part.register_forward_hook(end) for part in names]
-    with removing_hooks(handles), evaluating(module), suppress(StopForward):
+    with hooking(names, begin, end), evaluating(module), suppress(StopForward):
         forward()
     return calls

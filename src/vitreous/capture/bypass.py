@@ -18,7 +18,7 @@ from vitreous.capture.linearise import PLAIN
 from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.trace import block_inputs
 from vitreous.core.errors import ModelError
-from vitreous.models.eval_mode import evaluating, removing_hooks
+from vitreous.models.eval_mode import evaluating, hooking
 from vitreous.models.layout import Clip, NetworkBlock
 from vitreous.models.model import BlackBox, Network, tensors_of
 from vitreous.models.tensor_types import Images
@@ -64,10 +64,9 @@ def run_with_entries(model: Network, images: Images, held_inputs: Mapping[Entry,
         replaced = {id(tensor): value.clone() for tensor, value in zip(tensors, held_inputs[entry], strict=True)}
         return replace_tensors(args, replaced), replace_tensors(kwargs, replaced)
 
-    handles = [module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True) for module in calls]
     mode = LinearisedForward(PLAIN)
     mode.active = False  # the module's own operations; parameters are detached
-    with removing_hooks(handles), evaluating(model.module), mode:
+    with hooking(calls, enter, lambda *_: None), evaluating(model.module), mode:
         return model.call(images), inputs_by_entry
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from vitreous.capture.operations import Added, LinearisedForward
 from vitreous.capture.trace import Trace, backward, share, trace
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.model import Network, logits_of, tensors_of
+from vitreous.models.random_draws import normal_numbers
 from vitreous.models.tensor_types import Images
 
 LARGEST_MISSING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
@@ -53,6 +55,40 @@ class Completeness:
     varying: float = 0.0
 
 
+# Ways through modules (the blocks that are cut, and the operations of a forward) on which nothing is lost.
+COMPLETE: WeakKeyDictionary[nn.Module, set[tuple[Any, ...]]] = WeakKeyDictionary()
+
+
+def check_way(model: Network, images: Images, traced: Trace) -> None:
+    """Check completeness again if a forward took another way than those that were checked.
+
+    Control flow that depends on the values of an image shows in the operations that are called.
+
+    Raises
+    ------
+    ModelError
+        If blocks are called more or less often than in the forward that was examined, or a share of a score is lost.
+    """
+    if traced.entered != len(model.blocks):
+        raise ModelError(
+            f"{model.name!r} calls its blocks {traced.entered} times for these images and {len(model.blocks)} times for the image that it was "
+            "examined on; a model that takes one way for all images would work, and black_box=True needs none"
+        )
+    if way_of(model, traced.mode) not in COMPLETE.get(model.module, ()):
+        with torch.no_grad():
+            output = model.call(images)
+        try:
+            check_completeness(model, images, model.call, output)
+        except ModelError as problem:
+            raise ModelError(
+                f"these images take another way through {model.name!r} than those that it was examined on: {problem}"
+            ) from problem
+
+
+def way_of(model: Network, mode: LinearisedForward) -> tuple[Any, ...]:
+    return tuple(block.name for block in model.blocks), mode.path
+
+
 def check_completeness(
     model: Network, image: Images, call: Callable[[Images], Any], output: Any, other: Images | None = None
 ) -> Completeness:
@@ -85,9 +121,8 @@ def check_completeness(
     for copy in (False, True):
         try:
             mode = LowestPrecision(lin, record_constants=True, copy_recorded=copy)
-            traced = trace(
-                model.module, lambda: call(with_gradient(image, model)), model.blocks, mode, outside=model.outside
-            )
+            given = with_gradient(image, model)
+            traced = trace(model.module, lambda given=given: call(given), model.blocks, mode, outside=model.outside)
             if traced.changed_in_place:
                 continue
             refuse_other_values(model, output, traced.output)
@@ -115,14 +150,16 @@ def check_completeness(
         if worst <= max(LARGEST_MISSING.get(mode.lowest, 1e-3), LARGEST_MISSING.get(model.dtype, 1e-3)):
             varying = 0.0
             if other is not None:
+                other = with_gradient(other, model)
                 again = trace(
                     model.module,
-                    lambda: call(with_gradient(other, model)),
+                    lambda other=other: call(other),
                     model.blocks,
                     LinearisedForward(lin, record_constants=True, copy_recorded=copy),
                     outside=model.outside,
                 )
                 varying = changed_share(traced, again, constants) / max(scale, 1e-30)
+            COMPLETE.setdefault(model.module, set()).add(way_of(model, mode))
             return Completeness(copy, worst, varying)
         break
     else:
@@ -198,7 +235,7 @@ def random_score(output: Any) -> Tensor | None:
         tensors = tensors_of(output)
     for tensor in tensors:
         if tensor.requires_grad and bool(tensor.isfinite().all()):
-            weight = torch.randn(tensor.shape, generator=generator).to(tensor)
+            weight = normal_numbers(generator, tensor.shape).to(tensor)
             part = (tensor * weight).sum()
             total = part if total is None else total + part
     return total

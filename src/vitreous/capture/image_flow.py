@@ -20,7 +20,7 @@ from vitreous.capture.completeness import random_score
 from vitreous.capture.linearise import PLAIN
 from vitreous.capture.operations import LinearisedForward
 from vitreous.core.errors import ModelError
-from vitreous.models.eval_mode import evaluating, removing_hooks
+from vitreous.models.eval_mode import evaluating, hooking
 from vitreous.models.tensor_types import Images
 
 MOST_TRUNKS = 16
@@ -263,8 +263,7 @@ def record_flow(
     mode = LinearisedForward(PLAIN)
     mode.active = False  # the module's own operations; parameters are detached
     leaf = images.detach().requires_grad_()
-    handles = [part.register_forward_pre_hook(enter, with_kwargs=True) for part in names]
-    with removing_hooks(handles), evaluating(module), torch.enable_grad():
+    with hooking(names, enter, lambda *_: None), evaluating(module), torch.enable_grad():
         entering_image = leaf.clone()
         with mode:
             output = forward(entering_image)

@@ -24,6 +24,7 @@ from vitreous.core.errors import ModelError, NotAdaptedError
 from vitreous.models.eval_mode import StopForward, evaluating
 from vitreous.models.model import forward_of, logits_of
 from vitreous.models.model_registry import adapt
+from vitreous.models.random_draws import normal_numbers
 from vitreous.models.tensor_types import Images, Logits, Tokens
 from vitreous.models.vit import LinearPool, TokenPositions, ViT, mean_rows, token_and_mean_rows, token_rows
 
@@ -66,7 +67,7 @@ def inner_vits(module: nn.Module, name: str) -> Iterator[ViT]:
 
 def descriptions(module: nn.Module, path: str, vit: ViT, name: str) -> Iterator[ViT]:
     generator = torch.Generator().manual_seed(0)
-    images = torch.randn(2, vit.channels, *vit.size, generator=generator).to(vit.device, vit.dtype)
+    images = normal_numbers(generator, (2, vit.channels, *vit.size)).to(vit.device, vit.dtype)
     submodules = dict(module.named_modules())
     del submodules[""]  # the module itself
     try:

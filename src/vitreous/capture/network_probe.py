@@ -13,15 +13,16 @@ from torch import Tensor
 
 from vitreous.capture.black_box_probe import BiasShares, BlackBoxProbe, refuse_other_rows
 from vitreous.capture.bypass import share_of
+from vitreous.capture.completeness import LARGEST_MISSING, check_way, with_gradient
 from vitreous.capture.forward import HeadOutput
 from vitreous.capture.layer import BlockLayer, Gradients, Layer, interleave_targets, or_zeros
-from vitreous.capture.linearise import PLAIN, Linearisation
+from vitreous.capture.linearise import LINEARISATIONS, PLAIN, Linearisation
 from vitreous.capture.operations import Added, LinearisedForward
 from vitreous.capture.trace import Backward, Segment, backward, share, trace
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.layout import Layout, TokenGrid, layout_of
-from vitreous.models.model import Network
+from vitreous.models.model import Network, tensors_of
 from vitreous.models.tensor_types import Images
 
 if TYPE_CHECKING:
@@ -231,6 +232,7 @@ class NetworkProbe(BlackBoxProbe):
             outside=self.model.outside,
             watched=None if self.model.outside else watched,
         )
+        check_way(self.model, self.images.detach(), traced)
         with torch.enable_grad():
             # outside of the linearised forward: the gradient of logits and score is exact
             logits = self.model.read(traced.output)
@@ -298,6 +300,11 @@ class NetworkProbe(BlackBoxProbe):
                     tokens.form == "sequence" and part.ndim == 4 and part.shape[2] == placed.shape[1] and len(part) == b
                 ):
                     placed = placed + tokens.tokens(part.sum(1)).sum(-1)  # [b h n e]: a norm of queries or keys
+                elif len(part) % b:
+                    raise MixedImagesError(
+                        f"{self.model.name!r} sorts the tokens of a batch ({len(part)} rows of {b} images), so the shares of its "
+                        "constants cannot be told apart; images one by one would work"
+                    )
                 else:
                     elsewhere = elsewhere + part.reshape(b, -1).sum(-1)
             total = total + spread(placed, self._own_layout(tokens), self.layout)
@@ -342,6 +349,54 @@ class NetworkProbe(BlackBoxProbe):
 
     def _refuse(self, part: str) -> NoReturn:
         raise ModelError(needs_vit(self.model, part))
+
+
+class MixedImagesError(ModelError):
+    """The constants of a network are not in the order of the images of a batch, as in a mixture of experts."""
+
+
+def mixes_images(model: Network, images: Images) -> bool:
+    """Whether what is computed of the first of two images depends on the second, or is not in the order of the images."""
+
+    def run(images: Images) -> tuple[list[Tensor], list[Tensor]]:
+        """Outputs of the model, and of its operations that add constants."""
+        mode = LinearisedForward(LINEARISATIONS["decompx"], record_constants=True, copy_recorded=model.copy)
+        given = with_gradient(images, model)
+        traced = trace(model.module, lambda: model.call(given), model.blocks, mode, cut=False, outside=model.outside)
+        return tensors_of(traced.output), [added.output for segment in traced.segments for added in segment.added]
+
+    def first_differs(together: list[Tensor], alone: list[Tensor]) -> bool:
+        return len(together) != len(alone) or any(
+            len(pair) != 2 * len(single) or pair.shape[1:] != single.shape[1:] or differ(pair[: len(single)], single)
+            for pair, single in zip(together, alone, strict=True)
+        )
+
+    (outputs, states), (own_outputs, own_states) = run(images), run(images[:1])
+    if model.output_type is not None and first_differs(outputs[:1], own_outputs[:1]):
+        return True
+    if not first_differs(states, own_states):
+        return False
+    try:  # states may be in another order although every share is at its image
+        return model.output_type is None or differ(
+            constant_shares(model, images)[:1], constant_shares(model, images[:1])
+        )
+    except MixedImagesError:
+        return True
+
+
+def differ(together: Tensor, alone: Tensor) -> bool:
+    """Whether two tensors differ by more than rounding."""
+    tolerance = LARGEST_MISSING.get(alone.dtype, 1e-3)
+    gap = (together - alone).nan_to_num().abs().max()
+    return bool(gap > tolerance * alone.nan_to_num().abs().max())
+
+
+def constant_shares(model: Network, images: Images) -> Float[Tensor, "b shares"]:
+    """Shares of the constants of every block in the score of the first class."""
+    probe = NetworkProbe(model, images, torch.zeros(len(images), dtype=torch.long))
+    layers = list(probe.layers(LINEARISATIONS["decompx"], biases=True))
+    shares = [(layer.biases.sum(-1), layer.unplaced) for layer in layers]
+    return torch.stack([part for pair in shares for part in pair if part is not None], 1)
 
 
 def needs_vit(model: Network, parts: str) -> str:

@@ -28,7 +28,7 @@ from vitreous.capture.token_places import (
     size_of,
     sort_grid,
 )
-from vitreous.models.eval_mode import StopForward, removing_hooks
+from vitreous.models.eval_mode import StopForward, hooking
 from vitreous.models.layout import Clip, TokenGrid
 from vitreous.models.tensor_types import Images
 
@@ -214,11 +214,8 @@ class Measurement:
                 raise StopForward
             return replace_tensors(args, replacements), replace_tensors(kwargs, replacements)
 
-        handles = [
-            part.register_forward_pre_hook(before, with_kwargs=True)
-            for part in dict.fromkeys(entry.call.module for entry in self.inputs)
-        ]
-        with removing_hooks(handles), torch.no_grad(), suppress(StopForward):
+        modules = [entry.call.module for entry in self.inputs]
+        with hooking(modules, before, lambda *_: None), torch.no_grad(), suppress(StopForward):
             self.forward(self.image)
 
     def disturbed(self, entry: BlockInput, amplitude: Tensor | None = None, draw: int = 0) -> Tensor:
@@ -338,8 +335,7 @@ def run_to(call: ModuleCall, forward: Callable[[], Any], read: list[Tensor]) -> 
             read.extend(entering_tensors(args, kwargs)[call.place : call.place + 1])
             raise StopForward
 
-    handle = call.module.register_forward_pre_hook(before, with_kwargs=True)
-    with removing_hooks([handle]), torch.no_grad(), suppress(StopForward):
+    with hooking([call.module], before, lambda *_: None), torch.no_grad(), suppress(StopForward):
         forward()
 
 

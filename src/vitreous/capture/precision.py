@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,7 +95,8 @@ def computing(precision: str | None, device: torch.device) -> Iterator[None]:
     Parameters
     ----------
     precision
-        "float32", "tf32" or "bf16", as `effective_precision` returns them; None leaves torch's settings as they are.
+        "float32", "tf32" or "bf16", as `effective_precision` returns them; None leaves torch's settings as they are,
+        except for autocast, which is always switched off.
         With "bf16", products and attention of the blocks are in bfloat16, and other products are in TF32 where the
         device has it; the residual stream, norms and head are not rounded.
     device
@@ -113,7 +114,7 @@ def computing(precision: str | None, device: torch.device) -> Iterator[None]:
     half = HALF.set(precision == "bf16")
     OPEN.change(name, 1)
     try:
-        with nullcontext() if precision is None else full_precision(device):
+        with without_autocast():
             yield
     finally:
         OPEN.change(name, -1)
@@ -145,6 +146,16 @@ def in_blocks(device: torch.device) -> AbstractContextManager[Any]:
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:
     """Context in which nothing is converted to a lower precision."""
     return torch.autocast(device.type, enabled=False)
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Context (and decorator) in which an autocast that the caller switched on does not apply; one of the model's own does."""
+    with ExitStack() as scopes:
+        for kind in ("cpu", "cuda", "mps", "xpu"):
+            if torch.is_autocast_enabled(kind):
+                scopes.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def check_precision(precision: Any) -> None:

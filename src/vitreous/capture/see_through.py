@@ -15,6 +15,8 @@ from torch import nn
 from vitreous.capture.blocks import find_blocks
 from vitreous.capture.bypass import measure_bypass, other_image, refuse_bypass
 from vitreous.capture.completeness import Completeness, check_completeness
+from vitreous.capture.network_probe import mixes_images
+from vitreous.capture.precision import without_autocast
 from vitreous.capture.token_places import size_of
 from vitreous.core.errors import ModelError, ShapeError, unexpected_errors_as
 from vitreous.models.black_box import (
@@ -35,6 +37,7 @@ from vitreous.models.outputs import with_outputs
 from vitreous.models.tensor_types import Images
 
 
+@without_autocast()
 def see_through(
     module: nn.Module,
     name: str | None = None,
@@ -120,6 +123,7 @@ class Examination:
     bypass: float
     outputs: int | None  # number of logits, if there are any
     clip: Clip | None  # form of the clips, if it takes any
+    separate: bool = False
 
     def describe(self, model: Network) -> Network:
         """The network with these findings."""
@@ -135,6 +139,8 @@ class Examination:
             bypass=self.bypass,
             varying=self.completeness.varying,
             clip=self.clip,
+            separate=self.separate,
+            structure=structure_of(model.module),
         )
         if model.output_type is not None or self.outputs is None:
             return model
@@ -201,7 +207,9 @@ def examine_on(model: Network, image: Images, blocks: str | Sequence[str] | None
     refuse_bypass(model, bypass)
     completeness = check_completeness(model, image, model.call, first, other_image(image, clip))
     unbound = tuple(replace(block, module=nn.Identity()) for block in located.blocks)
-    return Examination(unbound, layout, located.outside, located.skips, completeness, bypass, count, clip)
+    findings = Examination(unbound, layout, located.outside, located.skips, completeness, bypass, count, clip)
+    two_images = torch.cat([image, image.flip(-1)])
+    return replace(findings, separate=mixes_images(findings.describe(model), two_images))
 
 
 def join_lengths(lengths: Sequence[int]) -> str:

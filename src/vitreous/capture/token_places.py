@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from vitreous.models.layout import Clip, TokenGrid
+from vitreous.models.random_draws import normal_numbers
 from vitreous.models.tensor_types import Images
 
 MOST_OTHERS = 128  # tokens of a sequence that belong to no patch (YOLOS has 100 detection tokens)
@@ -47,7 +48,7 @@ def expected_grids(state: Tensor, size: tuple[int, ...]) -> list[TokenGrid]:
         frames = size[0]  # given as images
         of_frame = expected_sequences(state.shape[1], size[1:])
         return [TokenGrid("framed", (frames, *grid.grid), None, frames * grid.others) for grid in of_frame]
-    if len(state) != 1 or state.ndim not in (3, len(size) + 2):
+    if state.ndim not in (3, len(size) + 2) or len(state) != 1:
         return []
     if state.ndim == 3:
         return list(expected_sequences(state.shape[1], size))
@@ -153,7 +154,7 @@ def measure_grid(
         return None
 
     def draw(seed: int) -> TokenGrid | None:
-        noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(seed + 1)).to(image)
+        noise = normal_numbers(torch.Generator().manual_seed(seed + 1), image.shape).to(image)
         images = []
         for bit in cell_bits(expected.grid):
             cells = stretch(bit, size).to(image.device)
@@ -233,7 +234,7 @@ def measure_centres(image: Images, change: Callable[[list[Images]], Tensor]) -> 
     across = torch.linspace(0, 1, width).sqrt().to(image)
     sums = torch.zeros(3, 1, dtype=torch.float64)
     for seed in range(ROUNDS):
-        noise = 0.1 * torch.randn(image.shape, generator=torch.Generator().manual_seed(seed + 2)).to(image)
+        noise = 0.1 * normal_numbers(torch.Generator().manual_seed(seed + 2), image.shape).to(image)
         sums = sums + change([image + noise * ramp for ramp in (torch.ones_like(across), down, across)])
     total = sums[0].clamp(min=1e-300)
     return sums[1] / total * (height - 1), sums[2] / total * (width - 1), sums[0]

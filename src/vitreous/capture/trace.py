@@ -2,14 +2,13 @@
 
 `trace` runs the model's own forward under `LinearisedForward`. At the input of every block the graph is cut: the block gets a
 leaf with the same values. The backward pass then runs block by block from the last to the first and stops wherever its
-consumer stops. Hooks exist only while `trace` runs and act only in the context that registered them.
+consumer stops. Hooks exist only while `trace` runs and act only in the context that registered them (`eval_mode.hooking`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,10 +21,8 @@ from vitreous.capture.layer import or_zeros
 from vitreous.capture.operation_registry import CONSTANT
 from vitreous.capture.operations import Added, LinearisedForward
 from vitreous.core.errors import ModelError
-from vitreous.models.eval_mode import evaluating, removing_hooks
+from vitreous.models.eval_mode import evaluating, hooking
 from vitreous.models.layout import NetworkBlock, TokenGrid
-
-ACTIVE: ContextVar[Trace | None] = ContextVar("vitreous_tracer", default=None)
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +93,8 @@ class Trace:
         Number of calls so far of every module.
     open
         Block calls that have not returned yet; None for other calls of the same modules.
+    entered
+        Number of block calls so far.
     bypass
         Gradient at the watched images, once a score was followed back; None if it does not reach them.
     """
@@ -111,6 +110,7 @@ class Trace:
     calls: dict[nn.Module, int] = field(default_factory=dict)
     open: list[Segment | None] = field(default_factory=list)
     bypass: Tensor | None = None
+    entered: int = 0
 
     @property
     def changed_in_place(self) -> bool:
@@ -118,10 +118,9 @@ class Trace:
         return any(added.output._version != added.version for part in self.segments for added in part.added)
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if ACTIVE.get() is not self:
-            return None
         repeat = self.calls[module] = self.calls.get(module, -1) + 1
         block, level = self.levels.get((module, repeat), (None, 0))
+        self.entered += block is not None
         if block is None or level < self.down_to[block.trunk]:
             self.open.append(None)
             return None
@@ -161,11 +160,12 @@ class Trace:
         return Segment(block, part, level, is_entry, state, state, edge)
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        if ACTIVE.get() is not self or not self.open:
+        if not self.open:
             return
         segment = self.open.pop()
         if segment is not None and len(segment.block.inputs) == 1:  # else its output is not all that goes on
-            segment.output = next(floating_tensors(output), None)
+            with torch._C.DisableTorchFunction():
+                segment.output = next(floating_tensors(output), None)
 
 
 def unmark_constant(x: Tensor) -> None:
@@ -242,22 +242,15 @@ def trace(
     cut = (cut or (mode.copy_recorded and not mode.differentiable)) and not outside
     traced = Trace(mode, levels, down_to, cut, outside, watched)
     mode.active = False  # until the first block
-    distinct = dict.fromkeys(block.module for block in blocks)
-    handles = [block.register_forward_pre_hook(traced.enter, prepend=True, with_kwargs=True) for block in distinct]
-    handles += [block.register_forward_hook(traced.leave) for block in distinct]
-    token = ACTIVE.set(traced)
-    try:
-        # the gradient flag is the caller's again afterwards; `enter` switches it on
-        with (
-            removing_hooks(handles),
-            evaluating(module),
-            mode.marking(module),
-            torch.set_grad_enabled(mode.differentiable or outside or watched is not None),
-            mode,
-        ):
-            traced.output = forward()
-    finally:
-        ACTIVE.reset(token)
+    # the gradient flag is the caller's again afterwards; `enter` switches it on
+    with (
+        hooking((block.module for block in blocks), traced.enter, traced.leave),
+        evaluating(module),
+        mode.marking(module),
+        torch.set_grad_enabled(mode.differentiable or outside or watched is not None),
+        mode,
+    ):
+        traced.output = forward()
     return traced
 
 

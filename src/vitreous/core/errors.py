@@ -9,7 +9,7 @@ VitreousError
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 
@@ -25,6 +25,8 @@ class VitreousError(Exception):
     ...     print(error)
     no method 'grdcam'; did you mean 'gradcam'?
     """
+
+    row_errors: Mapping[int, VitreousError] = {}  # errors of single rows of a batch, whose other rows have none
 
 
 class ModelError(VitreousError, ValueError):

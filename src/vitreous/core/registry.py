@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
@@ -14,6 +15,7 @@ from typing import Generic, TypeVar
 from vitreous.core.errors import SpecError, VitreousError, describe_error
 
 T = TypeVar("T")
+NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]*")  # what specs and commands can name
 
 
 @cache
@@ -67,6 +69,12 @@ class Registry(Generic[T]):
         SpecError
             If the name or an alias is already registered.
         """
+        for given_name in (name, *aliases):
+            if not NAME.fullmatch(given_name):
+                raise SpecError(
+                    f"{self.kind} {given_name!r} could not be found by this name: small letters, digits, '_', '-' and '.' would work, such "
+                    f"as {re.sub('[^a-z0-9_.-]+', '_', given_name.lower()).strip('_') or 'mine'!r}"
+                )
         owner = owner or "__main__"
         if self.package is not None and not owner.startswith("vitreous."):
             import_submodules(self.package)  # its names are taken; plugins may be what is just being imported

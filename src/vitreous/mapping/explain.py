@@ -39,9 +39,11 @@ from vitreous.capture.probe import probe_of
 from vitreous.capture.score_function import ScoreFunction, resolve_score_function
 from vitreous.capture.targets import ClassTarget
 from vitreous.core.errors import ModelError, SpecError
-from vitreous.explanation import can_be_recorded, cautions, precision_of, provenance, run_recorded
+from vitreous.explanation import can_be_recorded, cautions, compute_batch, precision_of, provenance
+from vitreous.map_findings import MapFindings
 from vitreous.mapping.decode import ImageBatch
 from vitreous.mapping.job import FORMAT, MapJob, SliceRange
+from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.models.eval_mode import evaluating
@@ -78,6 +80,7 @@ class MapRows:
     probability: Float[Tensor, "n k"]
     native: str
     signed: bool
+    findings: MapFindings
 
     def table(self, names: Sequence[str]) -> pa.Table:
         """The rows as a table; `names` are the class names."""
@@ -254,23 +257,26 @@ class MapExplainer:
         targets, logits = None if classes.need_logits else classes.fixed, None
         for method in self.methods:
             precision, score = self.precision_of(method), self.score_function(method)
-            with computing(precision, self.vit.device):
-                if self.replays(method, images, classes):
-                    attribution = run_recorded(self.graphs, self.vit, images, ClassTarget(classes.fixed), method, score)
-                    assert attribution.logits is not None
-                    logits = attribution.logits[:: len(classes.roles)]
-                    targets = attribution.targets.view(len(images), -1)
-                else:
-                    probe = probes.get(precision) or probe_of(self.vit, images, targets)
-                    if logits is None:
-                        logits = probe.full_logits
-                        if classes.need_logits:
-                            targets = classes.add_predicted(logits)
-                            probe = probe_of(self.vit, images, targets)
-                        targets = probe.targets.view(len(images), -1)
+            if self.replays(method, images, classes):
+                attribution = self.compute(images, ClassTarget(classes.fixed), method, graphs=self.graphs)
+                assert attribution.logits is not None
+                logits = attribution.logits[:: len(classes.roles)]
+                targets = attribution.targets.view(len(images), -1)
+            else:
+                if precision not in probes:
+                    with computing(precision, self.vit.device):
+                        probe = probe_of(self.vit, images, targets)
+                        if logits is None:
+                            logits = probe.full_logits
+                            if classes.need_logits:
+                                targets = classes.add_predicted(logits)
+                                probe = probe_of(self.vit, images, targets)
+                            targets = probe.targets.view(len(images), -1)
                     probes[precision] = probe
-                    attribution = method(probe.with_score_function(score))
+                probe = probes[precision].with_score_function(score)
+                attribution = self.compute(images, ClassTarget(targets), method, probe=probe)
             assert targets is not None
+            assert logits is not None
             chances = logits.double().softmax(-1).gather(1, targets)
             rows.append(
                 MapRows(
@@ -286,9 +292,15 @@ class MapExplainer:
                     probability=to_cpu(torch.full_like(chances, math.nan) if self.vit.scalar else chances),
                     native=attribution.native,
                     signed=attribution.signed,
+                    findings=MapFindings.of(attribution, self.vit, method, images).on_cpu(non_blocking=True),
                 )
             )
         return rows
+
+    def compute(self, images: Tensor, target: ClassTarget, method: Method, **how: Any) -> Attribution:
+        """Maps of a batch, which the device may still be computing."""
+        precision = None if self.job.precision == "float64" else self.job.precision
+        return compute_batch(self.vit, images, target, method, self.score_function(method), precision=precision, **how)
 
     def replays(self, method: Method, images: Tensor, classes: TargetClasses) -> bool:
         """Whether a batch is computed as a CUDA graph: of one method, of the usual size, with targets known before."""
@@ -314,10 +326,25 @@ class MapExplainer:
         batch = launched.batch
         if batch.release is not None:
             batch.release()
-        tables = [rows.table(self.names) for rows in launched.rows]
+        tables = [table for rows in launched.rows for table in self.tables(rows)]
         if launched.failures or not tables:
             tables.append(make_failed_rows(launched.failures, [method.spec for method in self.methods]))
         return SliceRows(batch.range, join_rows(tables), batch.skipped)
+
+    def tables(self, rows: MapRows) -> list[pa.Table]:
+        """The rows of images whose maps are sound, and failed rows of the others."""
+        method = next(method for method in self.methods if method.spec == rows.method)
+        row_errors = rows.findings.row_errors(self.vit, method, self.score_function(method))
+        if not row_errors:
+            return [rows.table(self.names)]
+        per_image = len(rows.roles)
+        errors = {row // per_image: format_error(error) for row, error in sorted(row_errors.items(), reverse=True)}
+        sound = [row for row in range(len(rows.maps)) if row // per_image not in errors]
+        failures = [
+            (rows.batch.places[rows.positions[image]], rows.batch.keys[rows.positions[image]], error)
+            for image, error in errors.items()
+        ]
+        return [rows.table(self.names).take(np.array(sound, dtype=np.int64)), make_failed_rows(failures, [rows.method])]
 
     def about(self) -> dict[str, Any]:
         """Metadata of the files: the job, the model and how the maps were computed."""

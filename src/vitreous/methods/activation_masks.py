@@ -25,6 +25,7 @@ from vitreous.methods.regions import cluster_completely
 from vitreous.methods.register_method import method
 from vitreous.methods.run import score_and_logits
 from vitreous.methods.sampling import MEAN_SCORE, PERTURBATION
+from vitreous.models.random_draws import random_order
 from vitreous.models.tensor_types import Images, Keep, PatchScores, PixelScores, Tokens, TokenScores
 
 # distances between samples and cluster centres that are computed at once
@@ -323,7 +324,7 @@ def cluster_activations(
     samples = samples.to(torch.promote_types(samples.dtype, torch.float32))
     count = samples.shape[1]
     clusters = min(clusters, count)
-    first = torch.stack([torch.randperm(count, generator=draw)[:clusters] for draw in generators(images, seed)])
+    first = torch.stack([random_order(draw, count)[:clusters] for draw in generators(images, seed)])
     start = samples.gather(1, first.to(samples.device)[..., None].expand(-1, -1, samples.shape[2]))
     together = max(1, (DISTANCES_ON_CPU if samples.device.type == "cpu" else DISTANCES_ON_DEVICE) // (count * clusters))
     pairs = zip(samples.split(together), start.split(together), strict=True)

@@ -449,4 +449,6 @@ def join_attributions(parts: Sequence[Attribution]) -> Attribution:
     columns = {name: [getattr(part, name) for part in parts] for name in TENSORS}
     joined = {name: None if column[0] is None else torch.cat(column) for name, column in columns.items()}
     names = None if parts[0].names is None else tuple(name for part in parts for name in part.names or ())
-    return replace(parts[0], **joined, names=names, signed=any(part.signed for part in parts))
+    caveats = dict.fromkeys(caveat for part in parts for caveat in part.provenance.get("caveat", "").split("; "))
+    about = {**parts[0].provenance, **({"caveat": "; ".join(filter(None, caveats))} if any(caveats) else {})}
+    return replace(parts[0], **joined, names=names, signed=any(part.signed for part in parts), provenance=about)

@@ -31,6 +31,7 @@ from vitreous.methods.register_method import method
 from vitreous.methods.run import score_and_logits
 from vitreous.methods.spec import resolve
 from vitreous.methods.surrogate import empty_set
+from vitreous.models.random_draws import random_order
 from vitreous.models.tensor_types import Images, Keep, PatchScores
 
 Part = Annotated[float | int, Range(0, 1, above=True, below=True)]
@@ -153,7 +154,7 @@ def draw_coalitions(
 
 def draw_subsets(patches: int, sizes: Shaped[Tensor, " s"], source: torch.Generator) -> Bool[Tensor, "s p"]:
     """Random subsets of the patches, of these sizes."""
-    ranks = torch.stack([torch.randperm(patches, generator=source) for _ in sizes])
+    ranks = torch.stack([random_order(source, patches) for _ in sizes])
     return ranks < sizes[:, None]
 
 

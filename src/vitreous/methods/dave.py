@@ -19,6 +19,7 @@ from vitreous.capture.progress import Tally
 from vitreous.methods.options import Count, Range, Seed
 from vitreous.methods.random_control import generators
 from vitreous.methods.register_method import method
+from vitreous.models.random_draws import normal_numbers
 from vitreous.models.tensor_types import PixelScores
 
 ANGLE, SHIFT, SCALE = 20.0, 0.1, 0.1  # degrees, share of the side, share of the size
@@ -86,7 +87,7 @@ def copies_of(
     warps, copies = [], []
     for share in keep:
         warp = Warp.draw(height, width, source, transforms).to(image.device)
-        noise = torch.randn(image.shape, generator=source).to(image)
+        noise = normal_numbers(source, image.shape).to(image)
         warps.append(warp)
         copies.append(share * warp(image) + math.sqrt(1 - share**2) * noise)
     gradients = at_points(probe, torch.stack(copies)[None], frozen_gradient, tally)  # [k s 3 H W]
@@ -112,7 +113,9 @@ class Warp:
     @classmethod
     def draw(cls, height: int, width: int, source: torch.Generator, transforms: bool) -> Warp:
         """A random flip, rotation, shift and scale around the centre; the identity if not `transforms`."""
-        flip, angle, right, down, scale = torch.rand(5, generator=source, dtype=torch.float64).tolist()
+        flip, angle, right, down, scale = torch.rand(
+            5, generator=source, dtype=torch.float64, device=source.device
+        ).tolist()
         if not transforms:
             return cls.affine(height, width, 0.0, (0.0, 0.0), 1.0, False)
         shift = ((2 * right - 1) * SHIFT * width, (2 * down - 1) * SHIFT * height)

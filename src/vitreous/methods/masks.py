@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vitreous.capture.pixels import ImageVariants, Index
 from vitreous.methods.random_control import content_seeds, fill_from_sources
+from vitreous.models.random_draws import uniform_numbers
 from vitreous.models.tensor_types import Images, PixelScores
 
 Masks = Callable[[Index], Float[Tensor, "k H W"]]  # masks at the given indices
@@ -97,8 +98,10 @@ class SmoothMasks:
         """
         draw = torch.Generator().manual_seed(seed)
         size = (images.shape[-2], images.shape[-1])
-        on = torch.rand(count, cells, cells, generator=draw) < p
-        shift = [torch.randint(math.ceil(length / cells), (count,), generator=draw) for length in size]
+        on = uniform_numbers(draw, (count, cells, cells)) < p
+        shift = [
+            torch.randint(math.ceil(length / cells), (count,), generator=draw, device=draw.device) for length in size
+        ]
         return cls(on.to(images), torch.stack(shift, 1).to(images.device), size)
 
     def __call__(self, index: Index) -> Float[Tensor, "k H W"]:

@@ -18,6 +18,7 @@ from vitreous.capture.threads import map_in_threads
 from vitreous.methods.options import Seed
 from vitreous.methods.regions import SQUARES
 from vitreous.methods.register_method import method
+from vitreous.models.random_draws import uniform_numbers
 from vitreous.models.tensor_types import Images, PatchScores, PixelScores
 
 Source = TypeVar("Source")
@@ -65,7 +66,9 @@ def fill_from_sources(
     together = max(1, BYTES_AT_ONCE // max(1, math.prod(shape) * result.element_size()))
     for first in range(0, len(sources), together):
         place = result[first : first + together]
-        buffer = place if device.type == "cpu" else torch.empty(place.shape, dtype=dtype, pin_memory=pinned)
+        buffer = (
+            place if device.type == "cpu" else torch.empty(place.shape, dtype=dtype, pin_memory=pinned, device="cpu")
+        )
         map_in_threads(draw, buffer.unbind(), sources[first : first + together])
         if buffer is not place:
             place.copy_(buffer, non_blocking=pinned)  # torch reuses pinned memory only after the copy
@@ -98,7 +101,7 @@ def draw_uniform(seeds: Int[Tensor, " k"], shape: Sequence[int]) -> Float[Tensor
 def random(probe: BlackBoxProbe, seed: Seed = 0) -> PatchScores | PixelScores:
     """Uniform noise, one draw per image; of a black box, on a grid of 14 x 14 cells."""
     cells = SQUARES**2 if probe.black_box else probe.layout.patches
-    draws: list[Tensor] = [torch.rand(cells, generator=g) for g in generators(probe.originals, seed)]
+    draws: list[Tensor] = [uniform_numbers(g, (cells,)) for g in generators(probe.originals, seed)]
     scores = torch.stack(draws).to(probe.images)
     if not probe.black_box:
         return scores

@@ -155,6 +155,8 @@ def make_method(
     TypeError
         If a keyword is none of these, or `signed` or `class_specific` is missing.
     """
+    if not (fold is None or isinstance(fold, Fold)):
+        raise TypeError(f"fold={fold!r} of method {name!r}; a fold such as vitreous.last or vitreous.plus would work")
     signature = OptionFunction.of(function)
     title = (signature.call.__doc__ or "").strip().split("\n")[0]
     keywords: dict[str, Any] = {**facts}

@@ -50,6 +50,7 @@ def run_recipe(method: Method, probe: BlackBoxProbe) -> Attribution:
     if not isinstance(recipe, LayerSignal):
         result = recipe.function(probe, **recipe.function.pick(settings))
         scores, further_fields = result if isinstance(result, tuple) else (result, {})  # of `Attribution`
+        check_scores(method, probe, scores)
         return replace(build_attribution(method, probe, scores, settings), **further_fields)
     if settings.get("space", "tokens") == "pixels":
         return build_attribution(method, probe, run_in_pixels(method, recipe, probe, settings), settings)
@@ -131,13 +132,39 @@ def split_by_trunk(layers: Iterator[Layer], count: int) -> list[Iterator[Layer]]
 
 
 def check_signal(method: Method, recipe: LayerSignal, layer: Layer, scores: Tensor) -> None:
-    """Raise a ShapeError unless a signal has one score per token, or per pair of tokens."""
+    """Raise a ShapeError unless a signal has one score per token, or per pair of tokens, which `mixing` says."""
+    check_tensor(method, scores)
     rows, tokens = layer.readout.shape
-    if scores.shape not in ((rows, tokens), (rows, tokens, tokens)):
+    shapes = ((rows, tokens, tokens),) if recipe.mixing else ((rows, tokens), (rows, tokens, tokens))
+    if scores.shape not in shapes:
         expected = [rows, tokens, tokens] if recipe.mixing else [rows, tokens]
         raise ShapeError(
             f"the function of {method.name!r} returns {list(scores.shape)} for a layer of {tokens} tokens, {layer.layout.prefix} of "
             f"them prefix tokens; it must return {expected}"
+        )
+
+
+def check_tensor(method: Method, scores: Any) -> None:
+    """Raise a ShapeError unless what the function of a method returns is a tensor of floating-point numbers."""
+    if not isinstance(scores, Tensor) or not scores.is_floating_point():
+        kind = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
+        raise ShapeError(
+            f"the function of {method.name!r} returns {kind}; it must return a tensor of floating-point numbers"
+        )
+
+
+def check_scores(method: Method, probe: BlackBoxProbe, scores: Any) -> None:
+    """Raise a ShapeError unless a function of the probe returns one score per patch, token or pixel."""
+    check_tensor(method, scores)
+    rows, layout = probe.rows, probe.layout
+    shapes = (
+        [[rows, *layout.size]]
+        if probe.black_box
+        else [[rows, layout.patches], [rows, layout.tokens], [rows, *layout.size]]
+    )
+    if list(scores.shape) not in shapes:
+        raise ShapeError(
+            f"the function of {method.name!r} returns {list(scores.shape)}; it must return {' or '.join(map(str, shapes))}"
         )
 
 

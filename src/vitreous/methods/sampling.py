@@ -251,7 +251,7 @@ def pami(
     moves = [(0, 0), *((d * y, d * x) for d in shifts for y, x in ((1, 0), (0, 1), (-1, 0), (0, -1)))]
     maps = []
     for image in range(len(probe.images)):
-        heat, count = torch.zeros(()), torch.zeros(())
+        heat, count = torch.zeros((), dtype=torch.float32), torch.zeros((), dtype=torch.float32)
         for move in moves:
             moved = probe.for_image(image, torch.roll(probe.images[image], move, (-2, -1)))
             masks = many_regions(moved.images[0], kinds_of(regions), radius, stride)

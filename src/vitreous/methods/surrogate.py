@@ -21,6 +21,7 @@ from vitreous.methods.random_control import generators
 from vitreous.methods.regions import regions_of
 from vitreous.methods.register_method import method
 from vitreous.methods.sampling import IN_PIXELS, PERTURBATION, Space
+from vitreous.models.random_draws import uniform_numbers
 from vitreous.models.tensor_types import PatchScores, PixelScores
 
 Regions = Literal["patches", "slic", "quickshift", "felzenszwalb", "watershed"]
@@ -242,7 +243,7 @@ def lime(
     """
 
     def draw(part: Parts, source: torch.Generator) -> tuple[Coalitions, Tensor]:
-        on = torch.rand(samples, part.count, generator=source) < 0.5
+        on = uniform_numbers(source, (samples, part.count)) < 0.5
         on[0] = True
         energy = part.energy.cpu()
         energy = energy if distance == "pixels" else torch.ones_like(energy)
@@ -390,7 +391,7 @@ def coalitions(parts: int, samples: int, paired: bool, draw: torch.Generator) ->
         return every.bool(), torch.tensor(weight, dtype=torch.float64)[every.sum(-1) - 1]
     draws = -(-samples // 2) if paired else samples
     sizes = 1 + torch.multinomial((parts - 1) / (size * (parts - size)), draws, replacement=True, generator=draw)
-    place = torch.rand(draws, parts, generator=draw).argsort(-1).argsort(-1)
+    place = uniform_numbers(draw, (draws, parts)).argsort(-1).argsort(-1)
     on = place < sizes[:, None]
     on = torch.stack([on, ~on], 1).flatten(0, 1)[:samples] if paired else on
     return on, torch.ones(len(on), dtype=torch.float64)

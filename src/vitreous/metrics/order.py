@@ -18,6 +18,7 @@ from vitreous.methods.attribution import Attribution
 from vitreous.methods.random_control import generators
 from vitreous.methods.regions import SQUARES
 from vitreous.metrics.metric_result import Measured
+from vitreous.models.random_draws import random_order
 
 TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
 TWENTIETHS = tuple(twentieth / 20 for twentieth in range(21))
@@ -82,7 +83,7 @@ def rank_scores(scores: Scores, draw_order: Callable[[], Int[Tensor, "b n"]]) ->
 
 def draw_cell_order(probe: BlackBoxProbe, cells: int) -> Int[Tensor, "b cells"]:
     """Random order of the cells of every image, seeded by its content."""
-    draws = [torch.randperm(cells, generator=draw) for draw in generators(probe.originals, 0)]
+    draws = [random_order(draw, cells) for draw in generators(probe.originals, 0)]
     return torch.stack(draws).to(probe.images.device)
 
 

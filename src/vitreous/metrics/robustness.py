@@ -23,6 +23,7 @@ from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.ranks import outranking, spearman
 from vitreous.models.model import BlackBox, with_module
 from vitreous.models.model_registry import adapt
+from vitreous.models.random_draws import normal_numbers, uniform_numbers
 from vitreous.models.vit import ViT
 
 AT_ONCE = 32  # images explained per batch
@@ -70,7 +71,7 @@ def max_sensitivity(
     stays. Lengths are taken at the map's own resolution; a map of length 0 is divided by 1.
     """
     noise = [
-        (torch.rand(samples, *probe.images.shape[1:], generator=source) * 2 - 1) * radius
+        (uniform_numbers(source, (samples, *probe.images.shape[1:])) * 2 - 1) * radius
         for source in generators(probe.originals, seed)
     ]
     return sensitivity_to(torch.stack(noise).to(probe.images), attribution, probe, method)
@@ -163,7 +164,7 @@ def randomise_parameters(parameters: list[nn.Parameter], source: torch.Generator
     """Replace parameters by normal noise with their own mean and standard deviation."""
     for parameter in parameters:
         spread = parameter.float().std(correction=0)
-        drawn = parameter.float().mean().cpu() + spread.cpu() * torch.randn(parameter.shape, generator=source)
+        drawn = parameter.float().mean().cpu() + spread.cpu() * normal_numbers(source, parameter.shape)
         parameter.copy_(drawn)
 
 

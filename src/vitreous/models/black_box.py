@@ -12,6 +12,7 @@ from vitreous.models.image_input import Preprocess
 from vitreous.models.layout import Clip, Layout
 from vitreous.models.model import BlackBox, forward_of, logits_of
 from vitreous.models.outputs import with_outputs
+from vitreous.models.random_draws import normal_numbers
 from vitreous.models.tensor_types import Images
 
 
@@ -178,7 +179,7 @@ def random_image(module: nn.Module, size: tuple[int, int], clip: Clip | None = N
     generator = torch.Generator().manual_seed(seed)
     channels = expected_channels(module)
     shape = (1, channels, *size) if clip is None else clip.shape(channels, size)
-    image = torch.randn(shape, generator=generator)
+    image = normal_numbers(generator, shape)
     return image.to(parameter.device, parameter.dtype)
 
 

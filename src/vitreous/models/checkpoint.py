@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -109,8 +109,38 @@ def load_into(module: nn.Module, state: dict[str, Tensor], name: str) -> None:
         refuse_mismatch(
             name, {"mis-shaped": shapes, "missing": own.keys() - state.keys(), "unexpected": state.keys() - own.keys()}
         )
+    refuse_integers(name, own, whole_numbers(state))
     left = module.load_state_dict(state, strict=False)
     refuse_mismatch(name, {"missing": left.missing_keys, "unexpected": left.unexpected_keys})
+
+
+def whole_numbers(state: Mapping[str, Tensor]) -> dict[str, str]:
+    """Weights that are not floating-point numbers, with their data type."""
+    return {key: f"{weight.dtype}"[6:] for key, weight in state.items() if not weight.is_floating_point()}
+
+
+def stored_whole_numbers(path: str | Path) -> dict[str, str]:
+    """The same of a safetensors file, of which only the header is read."""
+    with safe_open(path, framework="pt") as file:
+        types = {key: file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118 - not a dictionary
+    return {key: name.lower() for key, name in types.items() if not name.startswith(("F", "BF"))}
+
+
+def refuse_integers(name: str, own: Mapping[str, Tensor], whole: Mapping[str, str]) -> None:
+    """Raise `ModelError` if `whole` numbers would be cast to floating-point weights: nothing says their scale.
+
+    Weights that the model knows by another name (of older versions of a library) count by the end of their name.
+    """
+
+    def is_cast(key: str) -> bool:
+        return own[key].is_floating_point() if key in own else key.endswith((".weight", ".bias"))
+
+    cast = [f"{key} {kind}" for key, kind in whole.items() if is_cast(key)]
+    if cast:
+        raise ModelError(
+            f"{len(cast)} weights for {name!r} are not floating-point numbers ({list_first(cast)}), as in a quantised model, and "
+            "nothing says their scale; a checkpoint of floating-point weights would work"
+        )
 
 
 def refuse_mismatch(name: str, keys_by_problem: Mapping[str, Any]) -> None:

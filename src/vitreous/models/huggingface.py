@@ -17,7 +17,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.core.errors import ModelError, ShapeError, VitreousError, describe_error
-from vitreous.models.checkpoint import read_checkpoint, refuse_mismatch
+from vitreous.models.checkpoint import (
+    read_checkpoint,
+    refuse_integers,
+    refuse_mismatch,
+    stored_whole_numbers,
+    whole_numbers,
+)
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.image_input import Preprocess
 from vitreous.models.model import ModelOrigin
@@ -122,10 +128,27 @@ def fetch(name: str, checkpoint: str | Path | None, pretrained: bool, changes: d
         with torch.device("meta"):
             kind = type(builder(config))
         # `from_pretrained` also converts weight names of older versions of transformers.
-        return kind.from_pretrained(None, config=config, state_dict=read_checkpoint(checkpoint), **report)
+        state = read_checkpoint(checkpoint)
+        model, loading_info = kind.from_pretrained(None, config=config, state_dict=state, **report)
+        refuse_integers(name, model.state_dict(), whole_numbers(state))
+        return model, loading_info
     if pretrained:
-        return auto.from_pretrained(name, config=config, trust_remote_code=False, use_safetensors=True, **report)
+        model, loading_info = auto.from_pretrained(
+            name, config=config, trust_remote_code=False, use_safetensors=True, **report
+        )
+        if getattr(config, "quantization_config", None) is None:  # it would say the scale
+            for path in saved_weights(name):
+                refuse_integers(name, model.state_dict(), stored_whole_numbers(path))
+        return model, loading_info
     return builder(config), {}
+
+
+def saved_weights(name: str) -> list[Path]:
+    """Safetensors files of a local folder, or of the cache of the hub."""
+    if Path(name).is_dir():
+        return sorted(Path(name).glob("*.safetensors"))
+    path = import_module("huggingface_hub").try_to_load_from_cache(name, "model.safetensors")
+    return [Path(path)] if isinstance(path, str) else []
 
 
 def preprocess_of(name: str, local: bool = False) -> Preprocess | None:

@@ -386,7 +386,7 @@ class Preprocess(ImageGeometry):
 
 
 def channels(values: Triple) -> Float[Tensor, "3 1 1"]:
-    return torch.tensor(values)[:, None, None]
+    return torch.tensor(values, dtype=torch.float32)[:, None, None]
 
 
 def edges(size: Any) -> tuple[tuple[int, int], bool]:

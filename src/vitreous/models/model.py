@@ -223,6 +223,8 @@ class BlackBox:
         Logits [b c], or one number per image [b 1], of what the module returns.
     inputs
         How the module is called; None: with the images as its only argument.
+    structure
+        Structure of the module when it was described (`structure_of`); None if it is not to be compared.
 
     Examples
     --------
@@ -251,6 +253,7 @@ class BlackBox:
     reason: str = ""
     read: Callable[[Any], Tensor] = logits_of
     inputs: Inputs | None = None
+    structure: tuple[Any, ...] | None = None
 
     @property
     def facts(self) -> dict[str, str]:
@@ -364,6 +367,8 @@ class Network(BlackBox):
         Share of a score that is counted as constants but changes with the image.
     clip
         Form of the clips that it takes; None for images.
+    separate
+        Whether images are explained one by one, since what is computed of one may be mixed with others of its batch.
 
     Examples
     --------
@@ -383,6 +388,7 @@ class Network(BlackBox):
     bypass: float = 0.0
     varying: float = 0.0
     clip: Clip | None = None
+    separate: bool = False
 
     @property
     def depth(self) -> int:
@@ -404,7 +410,8 @@ AnyModel = TypeVar("AnyModel", bound=BlackBox)
 
 def with_module(model: AnyModel, module: nn.Module) -> AnyModel:
     """The same description for another module of the same architecture; not for a `ViT`, whose parts are bound."""
-    changes: dict[str, Any] = {"module": module, "forward": forward_of(module, model.read, model.inputs)}
+    forward = forward_of(module, model.read, model.inputs)
+    changes: dict[str, Any] = {"module": module, "forward": forward, "structure": None}
     if isinstance(model, Network):
         changes["blocks"] = tuple(replace(block, module=module.get_submodule(block.name)) for block in model.blocks)
     return replace(model, **changes)

@@ -6,6 +6,10 @@ from typing import Any
 
 from torch import nn
 
+from vitreous.models.eval_mode import OwnHook
+
+LIBRARIES = {"torch", "timm", "torchvision", "transformers", "peft", "open_clip", "vitreous"}
+
 
 def base_layer(layer: Any) -> Any:
     """Innermost layer of a LoRA layer. Use it to read sizes only; call the outer layer to compute values."""
@@ -49,8 +53,33 @@ def is_from_peft(module: Any) -> bool:
 
 
 def structure_of(module: nn.Module) -> tuple[Any, ...]:
-    """Submodules, their hooks and replaced forwards: as long as these are equal, the module computes in the same way."""
+    """Submodules, their parameters, hooks and replaced forwards: while these are equal, the module computes in the same way.
+
+    Values of parameters may change in place.
+    """
     return tuple(
-        (id(part), len(part._forward_hooks), len(part._forward_pre_hooks), "forward" in vars(part))
+        (
+            id(part),
+            *map(id, part._parameters.values()),
+            *hooks_of(part),
+            id(vars(part)["forward"]) if "forward" in vars(part) else None,
+        )
+        for part in module.modules()
+    )
+
+
+def hooks_of(module: nn.Module) -> list[int]:
+    """Numbers of the hooks of a module, without those that another thread uses to observe it (`eval_mode.hooking`)."""
+    hooks = (*module._forward_hooks.items(), *module._forward_pre_hooks.items())
+    return [number for number, hook in hooks if not isinstance(hook, OwnHook)]
+
+
+def is_library_code(module: nn.Module) -> bool:
+    """Whether all submodules are classes of known libraries as they are, without hooks and replaced forwards.
+
+    Their forward does not depend on values of the image, so it need not be compared with its parts on every image.
+    """
+    return all(
+        type(part).__module__.partition(".")[0] in LIBRARIES and "forward" not in vars(part) and not hooks_of(part)
         for part in module.modules()
     )

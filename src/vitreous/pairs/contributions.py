@@ -30,6 +30,7 @@ from vitreous.methods.options import Count, OptionFunction, Range, Seed, Steps, 
 from vitreous.methods.pass_counts import ModelSizes, evaluate_both, evaluate_passes
 from vitreous.methods.spec import resolve
 from vitreous.models.model import BlackBox, Network
+from vitreous.models.random_draws import uniform_numbers
 from vitreous.models.vit import ViT
 from vitreous.pairs.towers import Tower
 
@@ -158,7 +159,7 @@ def coalition_vectors(
         Seed of the subsets.
     """
     generator = torch.Generator().manual_seed(seed)
-    present = torch.rand(samples, tower.layout.patches, generator=generator) < p
+    present = uniform_numbers(generator, (samples, tower.layout.patches)) < p
     embeddings, whole = embed_subsets(tower, unit, batch_size, present)
     tokens = regress_on_presence(present, embeddings, p)
     return Contributions(tokens, whole - tokens.sum(0), 0)

@@ -12,6 +12,7 @@ from torch.nn.functional import normalize
 
 from vitreous.arguments import check_batch_size
 from vitreous.capture.argument_types import ArrayInput, ImageInput, ModelInput
+from vitreous.capture.precision import without_autocast
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.method import Method
 from vitreous.pairs.contributions import pair_method
@@ -23,6 +24,7 @@ Similarity = Literal["cosine", "dot", "maxsim"]
 PairInput: TypeAlias = ImageInput | Sequence[int]  # an image; or a text or its token indices, for a `TextTower`
 
 
+@without_autocast()
 def explain_pair(
     model_a: ModelInput | TextTower,
     a: PairInput,

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vitreous.capture.precision import without_autocast
 from vitreous.core.errors import ShapeError
 from vitreous.methods.attribution import Attribution
 from vitreous.models.image_input import Preprocess
@@ -114,16 +115,19 @@ class PairAttribution:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    @without_autocast()
     def matrix(self) -> Float[Tensor, "n m"]:
         """Share of the similarity of every pair of patches (or words), in the order of the grids, row by row."""
         return self.scale * self.a.vectors @ self.b.vectors.mT
 
     @property
+    @without_autocast()
     def full(self) -> Float[Tensor, "n m"]:
         """All shares: prefix tokens, patches (or words) and, last, the rest of each side. The sum is the similarity."""
         sides = [torch.cat([s.contributions.tokens, s.contributions.rest[None]]) for s in (self.a, self.b)]
         return self.scale * sides[0] @ sides[1].mT
 
+    @without_autocast()
     def map(self, side: Side, partners: Iterable[int] | None = None) -> Float[Tensor, "rows columns"]:
         """Scores of the patches (or words) of one side.
 
