@@ -95,9 +95,11 @@ class LinearisedForward(TorchFunctionMode):
     ) -> Any:
         # Called for every operation and every attribute of a tensor: some 1,400 times in a Swin-B, while a GPU is idle.
         self.path = hash((self.path, func))
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or not self.active:
             # a view of a parameter requires gradients even here (a class token that is expanded now and joined later)
             own_args = tuple(map(without_parameters, args)) if self.detaches_parameters else args
+            if kwargs and self.detaches_parameters and torch.is_grad_enabled():
+                kwargs = {key: without_parameters(value) for key, value in kwargs.items()}
             return func(*own_args, **kwargs) if kwargs else func(*own_args)
         try:
             rule = self.rules[func]
