@@ -29,7 +29,8 @@ from vitreous.models.tensor_types import Images
 
 WEIGHT_LAYERS = (nn.Linear, nn.modules.conv._ConvNd, nn.MultiheadAttention)
 
-SMALL_PART = 0.25  # of a model's weights, below which other candidates for blocks are tried
+SMALL_PART = 0.05  # of a model's weights, below which other candidates for blocks are tried
+MANY_TIMES = 10  # more weights, with which the others are taken
 
 Forward = Callable[[Images], Any]
 
@@ -118,7 +119,7 @@ def find_blocks(
             first = first or search
             if trunks := search.find_trunks(module, forward):
                 blocks = search.describe(trunks)
-                if best is None or blocks.weights > 2 * best.weights:
+                if best is None or blocks.weights > MANY_TIMES * best.weights:
                     best = blocks
                 break
         if best is not None and best.weights > SMALL_PART * weights_of([module]):
