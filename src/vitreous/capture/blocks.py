@@ -29,7 +29,8 @@ from vitreous.models.tensor_types import Images
 
 WEIGHT_LAYERS = (nn.Linear, nn.modules.conv._ConvNd, nn.MultiheadAttention)
 
-SMALL_PART = 0.25  # of a model's weights, below which other candidates for blocks are tried
+SMALL_PART = 0.05  # of a model's weights, below which other candidates for blocks are tried
+MANY_TIMES = 10  # more weights, with which the others are taken
 
 Forward = Callable[[Images], Any]
 
@@ -117,9 +118,9 @@ def find_blocks(
             search = BlockSearch(record_flow(module, forward, images, candidates, outside), images, clip)
             first = first or search
             if trunks := search.find_trunks(module, forward):
-                found = search.describe(trunks)
-                if best is None or found.weights > 2 * best.weights:
-                    best = found
+                blocks = search.describe(trunks)
+                if best is None or blocks.weights > MANY_TIMES * best.weights:
+                    best = blocks
                 break
         if best is not None and best.weights > SMALL_PART * weights_of([module]):
             break
@@ -179,12 +180,9 @@ class BlockSearch:
         """Chains of calls that the whole image passes; none if there are none."""
         while True:
             trunks = find_trunks(self.flow, self.candidates)
-            chosen = {call for path in trunks for call in path}
-            trunks = [self.uniform_blocks(module, path, chosen) for path in trunks]
-            if self.flow.outside:  # inputs of blocks are read, not cut
-                trunks = [[call for call in path if is_passed(self.flow, trunks, call)] for path in trunks]
-                if not all(trunks):
-                    return []
+            trunks = [self.blocks_of(module, path, trunks) for path in trunks]
+            if not all(trunks):
+                return []
             if all(
                 self.confirm(forward, path) for path in trunks
             ):  # one by one: each may see another part of the image
@@ -244,6 +242,20 @@ class BlockSearch:
         if whole and path.index(whole[0]) == 0:
             return self.innermost(whole)
         return self.innermost([call for call in path if patterns[call] not in partial or not is_inside(call)])
+
+    def blocks_of(self, module: nn.Module, path: list[int], trunks: list[list[int]]) -> list[int]:
+        """Calls of a path that are blocks; everything that enters the path passes the first one."""
+        blocks = self.uniform_blocks(module, path, {call for other in trunks for call in other})
+        if not is_passed(self.flow, trunks, blocks[0]):  # it is a branch inside of another call
+            blocks = self.outermost(path)
+        # inputs that the module uses outside of blocks are read, and the graph is not cut at them
+        return [call for call in blocks if is_passed(self.flow, trunks, call)] if self.flow.outside else blocks
+
+    def outermost(self, path: list[int]) -> list[int]:
+        """Calls without those of modules inside of another one."""
+        names = {self.flow.calls[call].name for call in path}
+        inner = {name for name in names if any(name.startswith(f"{other}.") for other in names)}
+        return [call for call in path if self.flow.calls[call].name not in inner]
 
     def encoder_part(self, path: list[int]) -> list[int]:
         """Calls up to the last one on the coarsest grid: finer grids after it belong to a decoder."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -116,13 +117,12 @@ def check_completeness(
     ModelError
         With the share that is lost, the block and the operation that has no rule.
     """
-    lin = LINEARISATIONS["decompx"]
+    lin, image = LINEARISATIONS["decompx"], with_gradient(image, model)
     worst, place = 0.0, ""
     for copy in (False, True):
         try:
             mode = LowestPrecision(lin, record_constants=True, copy_recorded=copy)
-            given = with_gradient(image, model)
-            traced = trace(model.module, lambda given=given: call(given), model.blocks, mode, outside=model.outside)
+            traced = trace(model.module, lambda: call(image), model.blocks, mode, outside=model.outside)
             if traced.changed_in_place:
                 continue
             refuse_other_values(model, output, traced.output)
@@ -150,10 +150,9 @@ def check_completeness(
         if worst <= max(LARGEST_MISSING.get(mode.lowest, 1e-3), LARGEST_MISSING.get(model.dtype, 1e-3)):
             varying = 0.0
             if other is not None:
-                other = with_gradient(other, model)
                 again = trace(
                     model.module,
-                    lambda other=other: call(other),
+                    partial(call, with_gradient(other, model)),
                     model.blocks,
                     LinearisedForward(lin, record_constants=True, copy_recorded=copy),
                     outside=model.outside,
@@ -167,7 +166,7 @@ def check_completeness(
             f"{model.name!r} changes states in place that were recorded, in a way that cannot be followed; a model that makes new "
             "tensors instead would work, and black_box=True needs none of this"
         )
-    lost = operations_without_rule(model, lambda: call(with_gradient(image, model)), lin)
+    lost = operations_without_rule(model, lambda: call(image), lin)
     named = f" ({lost} has no rule that keeps it)" if lost else ""
     raise ModelError(
         f"{model.name!r} cannot be seen through: {worst:.2g} of a score is lost after block {place!r}{named}; "
@@ -177,7 +176,10 @@ def check_completeness(
 
 def with_gradient(image: Images, model: Network) -> Images:
     """The image; one that requires gradients if inputs of blocks are read from the graph."""
-    return (image.detach().requires_grad_() * 1) if model.outside else image
+    if not model.outside:
+        return image
+    with torch.enable_grad():
+        return image.detach().requires_grad_().clone()
 
 
 def changed_share(traced: Trace, again: Trace, constants: list[tuple[Added, Tensor]]) -> float:

@@ -82,7 +82,8 @@ def see_through(
     Raises
     ------
     ModelError
-        If the module cannot be run, draws random numbers, no blocks are found, or a share of the score is lost.
+        If the module cannot be run, draws random numbers, no blocks are found, a share of the score is lost, or a share of
+        the image passes by the blocks.
 
     Examples
     --------
