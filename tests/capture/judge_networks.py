@@ -23,7 +23,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from torch import Tensor, nn
 
 import vitreous
-from tests.capture.random_modules import SIDE, build
+from tests.capture.random_blocks import SIDE
+from tests.capture.random_modules import build
 from tests.capture.random_networks import Description, descriptions
 from vitreous.core.errors import VitreousError
 from vitreous.models.layout import NetworkBlock, TokenGrid

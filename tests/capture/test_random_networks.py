@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 import vitreous
 from tests.capture.judge_networks import expect, images, judge, misplaced_tokens
-from tests.capture.random_modules import SIDE, Body, build, prepare
+from tests.capture.random_blocks import SIDE, Body, prepare
+from tests.capture.random_modules import build
 from tests.capture.random_networks import (
     Augmented,
     Description,
@@ -75,7 +76,7 @@ def test_networks_without_a_trap_are_explained_rightly(description: Description)
     [
         Guarded(PLAIN, "pixels"),
         Guarded(Vit(), "head"),
-        Guarded(Trunk(PLAIN.steps, layout="pairs"), "flipped tokens"),
+        Guarded(Trunk(PLAIN.steps, layout="pairs"), "other trunk"),
         Trunk((Step("experts"),)),
         Trunk(PLAIN.steps, prepare="cropped"),
         Trunk(PLAIN.steps, prepare="resized"),
@@ -89,6 +90,12 @@ def test_a_network_with_a_trap_is_not_explained_wrongly(description: Description
     verdict = judge(description)
 
     assert verdict.kind != "wrong", verdict.why
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="places of tokens are not measured again where an image takes another way")
+def test_tokens_that_are_moved_for_the_explained_image_only_are_not_misplaced() -> None:
+    assert judge(Guarded(PLAIN, "flipped tokens")).kind != "wrong"
 
 
 # ── networks that compute the same ───────────────────────────────────────────────────────────────
