@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import CheckpointError
 
 from vitreous.capture.blocks import find_blocks
 from vitreous.capture.bypass import measure_bypass, other_image, refuse_bypass
@@ -221,7 +222,13 @@ def examine_on(
         count = logits.shape[-1] if (logits := logits_of(first)).ndim == 2 else None
     display.end_step()
     display.begin_step("checking that no share of a score is lost")
-    bypass = measure_bypass(model, image)
+    try:
+        bypass = measure_bypass(model, image)
+    except CheckpointError as problem:
+        raise ModelError(
+            f"{model.name!r} computes parts of its forward again in the backward pass (torch.utils.checkpoint), which cannot be "
+            "followed; the model without it would work, and black_box=True needs no gradients"
+        ) from problem
     refuse_bypass(model, bypass)
     completeness = check_completeness(model, image, model.call, first, other_image(image, clip))
     unbound = tuple(replace(block, module=nn.Identity()) for block in located.blocks)
