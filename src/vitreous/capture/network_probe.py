@@ -18,6 +18,7 @@ from vitreous.capture.layer import BlockLayer, Gradients, Layer, interleave_targ
 from vitreous.capture.linearise import LINEARISATIONS, PLAIN, Linearisation
 from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.trace import Backward, Segment, backward, share, trace
+from vitreous.capture.unseen_operations import following_operations
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.layout import Layout, TokenGrid, layout_of
@@ -277,7 +278,7 @@ class NetworkProbe(BlackBoxProbe):
         """Gradient of the score in the pixels, under a linearisation of the whole network."""
 
         def logits(images: Images) -> Tensor:
-            with evaluating(self.model.module), LinearisedForward(lin):
+            with evaluating(self.model.module), following_operations(self.model.name), LinearisedForward(lin):
                 output = self.model.call(images)
             return self.model.read(output)
 

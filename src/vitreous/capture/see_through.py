@@ -18,6 +18,7 @@ from vitreous.capture.completeness import check_completeness
 from vitreous.capture.network_probe import mixes_images
 from vitreous.capture.precision import without_autocast
 from vitreous.capture.token_places import size_of
+from vitreous.capture.unseen_operations import refusing_graph_errors
 from vitreous.core.errors import ModelError, ShapeError, unexpected_errors_as
 from vitreous.core.progress import ProgressDisplay, show_progress
 from vitreous.models.black_box import (
@@ -190,7 +191,8 @@ def examine_on(
     clip = None if model.clip is None else replace(model.clip, frames=image.shape[model.clip.axis])
     display.end_step()
     display.begin_step("finding its blocks, and where their tokens are in the image")
-    located = find_blocks(model.module, model.call, image, blocks, clip)
+    with refusing_graph_errors(model.name):
+        located = find_blocks(model.module, model.call, image, blocks, clip)
     fine = max((block.tokens.grid for block in located), key=math.prod)
     size = size_of(image, clip)
     if any(length % cells for length, cells in zip(size, fine, strict=True)):

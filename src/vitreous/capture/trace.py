@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.capture.layer import or_zeros
-from vitreous.capture.operations import Added, LinearisedForward
+from vitreous.capture.operations import Added, LinearisedForward, count_nodes
+from vitreous.capture.unseen_operations import following_operations
 from vitreous.core.errors import ModelError
 from vitreous.models.eval_mode import evaluating, hooking
 
@@ -78,6 +79,7 @@ class Trace:
             entered = x.clone() if self.mode.copy_recorded else x
             leaf = entered.view_as(entered) if not self.cut and x.requires_grad else entered.detach().requires_grad_()
             entering = leaf.clone() if self.mode.copy_recorded else leaf
+        self.mode.nodes = count_nodes()
         segment = Segment(index, entered, leaf)
         self.mode.added = segment.added  # constants that are recorded from here on
         self.segments.append(segment)
@@ -138,6 +140,7 @@ def trace(
         hooking(blocks, traced.enter, traced.leave),
         evaluating(module),
         mode.marking(module),
+        following_operations(type(module).__name__),
         torch.set_grad_enabled(mode.differentiable),
         mode,
     ):
