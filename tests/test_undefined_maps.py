@@ -1,4 +1,4 @@
-"""A map that is undefined is refused in the same words by explain, bench and map (the playground calls explain), and only itself."""
+"""A model that is undefined is refused in the same words by explain, bench and map (the playground calls explain), and only itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.mapping.images import encoded_images, rows_in, run, write_folder
 from vitreous.bench.labelled_batch import LabelledBatch
 from vitreous.bench.model_options import LoadedModel
 from vitreous.bench.worker import compute
-from vitreous.core.errors import ModelError, SpecError
+from vitreous.core.errors import ModelError
 from vitreous.mapping import explain as map_stage
 from vitreous.methods.options import OptionFunction
 from vitreous.metrics.metric import resolve_metric
@@ -60,13 +60,13 @@ def errors_in_bench(vit: ViT, method: vitreous.Method = METHOD) -> list[list[str
     batch = LabelledBatch(
         vit, keys, tuple(range(COUNT)), IMAGES, targets, roles, labels, torch.zeros(COUNT, 20), given={}
     )
-    columns = compute(batch, method, [None, resolve_metric("sparseness")], None)
+    columns = [*compute(batch, method, [None, resolve_metric("sparseness")], None)]
     return [[row.get("error") for row in rows] for rows in columns]
 
 
 def errors_in_map(vit: ViT, folder, monkeypatch) -> dict[str, list[str | None]]:
     """Errors of every image."""
-    monkeypatch.setattr(map_stage, "load_cached", lambda *_: LoadedModel(vit, "weights"))
+    monkeypatch.setattr(map_stage, "load_cached", lambda *_: LoadedModel(vit, "weights", "{}", ()))
     run(write_folder(folder / "images", encoded_images(COUNT)), folder / "maps", batch_size=COUNT, targets=(1, 2))
     errors: dict[str, list[str | None]] = {}
     for row in rows_in(folder / "maps"):
@@ -96,12 +96,15 @@ def test_an_image_whose_logits_overflow_leaves_the_others_of_its_batch_as_they_a
     }
 
 
-def test_a_map_that_is_not_finite_is_refused_by_name(overflowing):
+def test_a_map_that_the_method_leaves_undefined_stays_visible_with_a_caution(overflowing):
     recipe = replace(METHOD.recipe, signal=OptionFunction.of(lambda layer: layer.hidden.sum(-1) / 0))
     dividing = replace(METHOD, recipe=recipe)
 
-    with pytest.raises(SpecError, match="the map of 'gradcam' on 'scenes' is not finite"):
-        vitreous.explain(overflowing, IMAGES[:1], method=dividing)
+    with pytest.warns(vitreous.Caveat, match="gradcam on scenes: scores that are NaN or infinite are undefined"):
+        attribution = vitreous.explain(overflowing, IMAGES[:1], method=dividing)
+    assert not attribution.patches.isfinite().any()
+    assert "are undefined" in attribution.provenance["caveat"]
+    assert errors_in_bench(overflowing, dividing)[0][0] is None
 
 
 def test_cautions_of_all_batches_stay_in_the_provenance():

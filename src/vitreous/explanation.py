@@ -12,6 +12,7 @@ from torch import Tensor
 from vitreous import __version__
 from vitreous.capture.argument_types import QuestionInput
 from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.bypass import network_cautions
 from vitreous.capture.cuda_graphs import GraphCache, module_state
 from vitreous.capture.differentiable import keeps_graph
 from vitreous.capture.linearise import PLAIN
@@ -182,7 +183,7 @@ def compute_batch(
             f"{method.spec!r} does not keep the graph of its maps; differentiable=True works with methods of one backward pass, "
             "such as 'temper', 'decompx+plus', 'gradcam' and 'genatt'"
         )
-    caveats = (cautions(method, model), weights_caution(model))
+    caveats = (cautions(method, model, attribution.provenance.get("bypass", 0.0)), weights_caution(model))
     about = {
         **attribution.provenance,
         **provenance(model, method, score_function, images, "; ".join(filter(None, caveats))),
@@ -263,9 +264,12 @@ def lowest_precision(method: Method) -> str:
     return lowest if measured else "tf32"
 
 
-def cautions(method: Method, model: BlackBox) -> str:
-    """Return the caveats for this method on this model, separated by semicolons, or an empty string."""
-    caveats = []
+def cautions(method: Method, model: BlackBox, bypass: float = 0.0) -> str:
+    """Return the caveats for this method on this model, separated by semicolons, or an empty string.
+
+    `bypass` is the share of what the model makes of these images that passed by its blocks.
+    """
+    caveats = network_cautions(model, bypass) if isinstance(model, Network) and not isinstance(model, ViT) else []
     if isinstance(model, ViT) and not model.affine and method.linearisation != PLAIN:
         caveats.append(
             "the model's head is not affine (an MLP?), and nothing in it is held fixed, so shares do not add up to the score"

@@ -23,6 +23,7 @@ from vitreous.explanation import (
     explain_batch,
     precision_of,
 )
+from vitreous.map_findings import UNDEFINED
 from vitreous.methods.attribution import Attribution, join_attributions
 from vitreous.methods.inside import Inside, make_recorder
 from vitreous.methods.method import Method
@@ -161,6 +162,8 @@ def explain(
                 attributions.append(explained)
                 display.end_step()
     attribution = join_attributions(attributions)
+    if UNDEFINED in attribution.provenance.get("caveat", ""):
+        warnings.warn(f"{resolved.spec} on {described.name}: {UNDEFINED}", Caveat, stacklevel=2)
     if caution := caution_of_images(described, inputs):
         if originals is not None:  # a tensor may be anything, so that the caveat is in the provenance alone
             warnings.warn(f"{described.name}: {caution}", Caveat, stacklevel=2)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitreous.capture.adapter_check import TOLERANCE
 from vitreous.capture.score_function import PROBABILITIES, ScoreFunction, two_class_logits
-from vitreous.core.errors import ModelError, ShapeError, SpecError, VitreousError
+from vitreous.core.errors import ModelError, ShapeError, VitreousError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.recipe import LayerSignal
@@ -21,6 +21,7 @@ from vitreous.models.vit import ViT
 
 # Share of a score that may be missing in a complete map, by the precision that it was computed in: by rounding.
 ROUNDING = {"float64": 1e-6, "float32": 1e-3, "tf32": 1e-2, "float16": 3e-2, "bf16": 1e-1, "bfloat16": 1e-1}
+UNDEFINED = "scores that are NaN or infinite are undefined: the method divides by 0 or overflows there"
 REFUSED = 0.1  # a map is refused if so much is missing, and more than ten times what rounding explains
 
 
@@ -79,7 +80,7 @@ class MapFindings:
     def row_errors(self, model: BlackBox, method: Method, score_function: ScoreFunction) -> dict[int, VitreousError]:
         """Why maps are refused, by row; empty if none is."""
         most = max(REFUSED, 10 * ROUNDING[self.precision])
-        fine = self.logits & self.score & self.scores & ~(self.missing > most) & ~(self.gap > self._largest_gap(model))
+        fine = self.logits & self.score & ~(self.missing > most) & ~(self.gap > self._largest_gap(model))
         return {row: self._error(row, model, method, score_function) for row in (~fine).nonzero()[:, 0].tolist()}
 
     def _largest_gap(self, model: BlackBox) -> float:
@@ -90,14 +91,6 @@ class MapFindings:
             return ModelError(f"{model.name!r} gives logits that are not finite; are its weights loaded?")
         if not self.score[row]:
             return ShapeError(f"the explained score ({score_function.name!r}) is not finite")
-        if not self.scores[row]:
-            rounded = model.dtype == torch.float16
-            remedy = (
-                "float16 overflows above 65504; convert the weights by module.float()"
-                if rounded
-                else "other options may work"
-            )
-            return SpecError(f"the map of {method.spec!r} on {model.name!r} is not finite; {remedy}")
         if self.gap[row] > self._largest_gap(model):
             return ModelError(
                 f"{model.name!r} and its parts as Vitreous sees them disagree by {self.gap[row]:.2g} of the largest logit on this image, "
@@ -113,6 +106,8 @@ class MapFindings:
     def cautions(self, score_function: ScoreFunction) -> list[str]:
         """What to know when reading these maps."""
         cautions = []
+        if not bool(self.scores.all()):
+            cautions.append(UNDEFINED)
         if bool((self.missing > ROUNDING[self.precision]).any()):
             share = f"{100 * ROUNDING[self.precision]:.4f}".rstrip("0").rstrip(".")
             cautions.append(f"the shares of a map miss more than {share} % of the score that they should add up to")

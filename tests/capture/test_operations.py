@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,9 +15,15 @@ from vitreous.capture.operations import LinearisedForward, operation_rule
 from vitreous.capture.probe import Probe
 from vitreous.capture.trace import backward, share, trace
 from vitreous.core.errors import SpecError
+from vitreous.models.layout import NetworkBlock, TokenGrid
 from vitreous.models.timm import from_timm
 
 COMPLETE = ("decompx", "libra")
+
+
+def calls_of(modules: Iterable[nn.Module]) -> list[NetworkBlock]:
+    """The only call of every module, as blocks of a network; where tokens lie does not matter here."""
+    return [NetworkBlock("", module, TokenGrid("sequence", (1, 1))) for module in modules]
 
 
 def randomise(model: nn.Module) -> nn.Module:
@@ -103,7 +111,9 @@ def test_shares_of_inputs_and_constants_add_up_to_the_score_at_every_block(name)
     blocks = list(model.get_submodule(where).children())
 
     for point in COMPLETE:
-        traced = trace(model, lambda: model(x), blocks, LinearisedForward(LINEARISATIONS[point], record_constants=True))
+        traced = trace(
+            model, lambda: model(x), calls_of(blocks), LinearisedForward(LINEARISATIONS[point], record_constants=True)
+        )
         score = traced.output[:, 1].sum()
         steps = list(backward(traced, score, measure=True))
 
@@ -112,7 +122,11 @@ def test_shares_of_inputs_and_constants_add_up_to_the_score_at_every_block(name)
         assert len(steps) == len(blocks)
         assert max(abs(step.missing) for step in steps) < 1e-9 * abs(score.item())
         total = (steps[-1].segment.leaf.detach() * steps[-1].gradient).sum()
-        total = total + sum(share(added.constant, grad).sum() for step in steps for added, grad in step.added)
+        constants = [
+            *(pair for step in steps for pair in step.added),
+            *(c[1:] for step in steps for c in step.added_beside),
+        ]
+        total = total + sum(share(added.constant, grad).sum() for added, grad in constants)
         torch.testing.assert_close(total, score.detach(), rtol=1e-9, atol=0)
 
 
@@ -124,11 +138,11 @@ def test_gradients_by_operation_are_those_of_the_adapter(name, point):
     layers = Probe(from_timm(model), x, targets).layers(LINEARISATIONS[point], attention=False)
     expected = {layer.index: layer.hidden_grad for layer in layers}
 
-    traced = trace(model, lambda: model(x), list(model.blocks), LinearisedForward(LINEARISATIONS[point]))
+    traced = trace(model, lambda: model(x), calls_of(model.blocks), LinearisedForward(LINEARISATIONS[point]))
     steps = backward(traced, traced.output.gather(1, targets[:, None]).sum())
 
     for step in steps:
-        torch.testing.assert_close(step.gradient, expected[step.segment.index], rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(step.gradient, expected[step.segment.level], rtol=1e-9, atol=1e-12)
 
 
 def test_the_rule_for_skip_connections_is_refused_by_name():
@@ -143,7 +157,7 @@ def test_written_out_attention_has_the_rules_of_the_fused_one():
     for fused in (True, False):
         for block in model.blocks:
             block.attn.fused_attn = fused
-        traced = trace(model, lambda: model(x), list(model.blocks), LinearisedForward(lin))
+        traced = trace(model, lambda: model(x), calls_of(model.blocks), LinearisedForward(lin))
         gradients.append([step.gradient for step in backward(traced, traced.output[:, 1].sum())])
 
     for fused, written in zip(*gradients, strict=True):
@@ -156,10 +170,12 @@ def test_a_trace_stops_at_the_given_block_and_restores_the_module():
     for parameter in model.parameters():
         parameter.requires_grad_(True)
 
-    traced = trace(model, lambda: model(x), list(model.blocks), LinearisedForward(LINEARISATIONS["decompx"]), down_to=2)
+    traced = trace(
+        model, lambda: model(x), calls_of(model.blocks), LinearisedForward(LINEARISATIONS["decompx"]), down_to=[2]
+    )
 
-    assert [segment.index for segment in traced.segments] == [2]
-    assert not traced.segments[0].entered.requires_grad
+    assert [segment.level for segment in traced.segments] == [2]
+    assert traced.segments[0].entered.is_leaf
     assert all(not block._forward_hooks and not block._forward_pre_hooks for block in model.blocks)
     assert all(part.training for part in model.modules())
     assert torch.is_grad_enabled()
@@ -174,7 +190,7 @@ def test_an_exception_in_the_forward_restores_the_module():
         raise RuntimeError("stopped")
 
     with pytest.raises(RuntimeError, match="stopped"):
-        trace(model, fail, list(model.blocks), LinearisedForward(LINEARISATIONS["decompx"]))
+        trace(model, fail, calls_of(model.blocks), LinearisedForward(LINEARISATIONS["decompx"]))
 
     assert all(not block._forward_hooks and not block._forward_pre_hooks for block in model.blocks)
     assert torch.is_grad_enabled()

@@ -152,7 +152,8 @@ def test_a_module_whose_rest_reads_the_image_is_a_network():
     network = vitreous.wrap(module)
 
     assert type(network) is vitreous.Network
-    attribution = vitreous.explain(network, pictures(), 1, "ixg+plus")
+    with pytest.warns(vitreous.Caveat, match="cells of the image itself"):
+        attribution = vitreous.explain(network, pictures(), 1, "ixg+plus")
     torch.testing.assert_close(attribution.logits, module(pictures()).detach())
 
 

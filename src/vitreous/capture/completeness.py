@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 
 from vitreous.capture.linearise import LINEARISATIONS, Linearisation
 from vitreous.capture.operation_registry import RULES, Call, Role, name_of, role_of, without_parameters
-from vitreous.capture.operations import LinearisedForward
+from vitreous.capture.operations import Added, LinearisedForward
 from vitreous.capture.trace import Trace, backward, share, trace
 from vitreous.capture.unseen_operations import SeenNodes, Unseen, describe_runtime_error, find_unseen
 from vitreous.core.errors import ModelError, ShapeError
@@ -36,6 +38,25 @@ class LowestPrecision(LinearisedForward):
         return output
 
 
+@dataclass(frozen=True, slots=True)
+class Completeness:
+    """Findings of the check of completeness.
+
+    Attributes
+    ----------
+    copy
+        Whether states have to be copied because the module changes them in place.
+    missing
+        The largest share of a score that is lost at a cut.
+    varying
+        The share of a score that is counted as constants but is another one for another image.
+    """
+
+    copy: bool
+    missing: float
+    varying: float = 0.0
+
+
 # Ways through modules (the blocks that are cut, and the operations of a forward) on which nothing is lost.
 COMPLETE: WeakKeyDictionary[nn.Module, set[tuple[Any, ...]]] = WeakKeyDictionary()
 
@@ -50,9 +71,9 @@ def check_way(model: Network, images: Images, traced: Trace) -> None:
     ModelError
         If blocks are called more or less often than in the forward that was examined, or a share of a score is lost.
     """
-    if traced.calls != len(model.blocks):
+    if traced.entered != len(model.blocks):
         raise ModelError(
-            f"{model.name!r} calls its blocks {traced.calls} times for these images and {len(model.blocks)} times for the image that it was "
+            f"{model.name!r} calls its blocks {traced.entered} times for these images and {len(model.blocks)} times for the image that it was "
             "examined on; a model that takes one way for all images would work, and black_box=True needs none"
         )
     if way_of(model, traced.mode) not in COMPLETE.get(model.module, ()):
@@ -71,7 +92,9 @@ def way_of(model: Network, mode: LinearisedForward) -> tuple[Any, ...]:
     return tuple(block.name for block in model.blocks), mode.path
 
 
-def check_completeness(model: Network, image: Images, call: Callable[[Images], Any], output: Any) -> tuple[bool, float]:
+def check_completeness(
+    model: Network, image: Images, call: Callable[[Images], Any], output: Any, other: Images | None = None
+) -> Completeness:
     """Check that, under DecompX's rules, outputs are the model's own and what enters every cut comes out of it.
 
     Parameters
@@ -84,26 +107,24 @@ def check_completeness(model: Network, image: Images, call: Callable[[Images], A
         Runs the model.
     output
         What the model returns for the image without our rules.
+    other
+        Another image, for which constants have to be the same; None if that is not checked.
 
     Returns
     -------
-    bool
-        Whether states have to be copied because the module changes them in place.
-    float
-        The largest share of a score that is lost at a cut.
+    Completeness
 
     Raises
     ------
     ModelError
         With the share that is lost, the block and the operation that has no rule.
     """
-    modules = [block.module for block in model.blocks]
-    lin = LINEARISATIONS["decompx"]
-    worst, place, names = 0.0, 0, [block.name for block in model.blocks]
+    lin, image = LINEARISATIONS["decompx"], with_gradient(image, model)
+    worst, place = 0.0, ""
     for copy in (False, True):
         try:
             mode = LowestPrecision(lin, record_constants=True, copy_recorded=copy)
-            traced = trace(model.module, lambda: call(image), modules, mode)
+            traced = trace(model.module, lambda: call(image), model.blocks, mode, outside=model.outside)
             if traced.changed_in_place:
                 continue
             refuse_other_values(model, output, traced.output)
@@ -118,10 +139,11 @@ def check_completeness(model: Network, image: Images, call: Callable[[Images], A
                 with torch.enable_grad():
                     score = random_score(traced.segments[-1].output) or score
             scale = abs(score.item())
-            steps = [
-                (abs(step.missing) / max(scale, 1e-30), step.segment.index)
-                for step in backward(traced, score, measure=True)
-            ]
+            steps: list[tuple[float, str]] = []
+            constants: list[tuple[Added, Tensor]] = []
+            for step in backward(traced, score, measure=True):
+                steps.append((abs(step.missing) / max(scale, 1e-30), step.segment.block.name))
+                constants += [*step.added, *((added, gradient) for _, added, gradient in step.added_beside)]
         except RuntimeError as problem:  # autograd: a state was changed in place
             if copy or "inplace" not in str(problem).replace("-", ""):
                 unseen = unseen_operations(model, lambda: call(image), lin)
@@ -130,20 +152,54 @@ def check_completeness(model: Network, image: Images, call: Callable[[Images], A
             continue
         worst, place = max(steps)
         if worst <= max(LARGEST_MISSING.get(mode.lowest, 1e-3), LARGEST_MISSING.get(model.dtype, 1e-3)):
+            varying = 0.0
+            if other is not None:
+                again = trace(
+                    model.module,
+                    partial(call, with_gradient(other, model)),
+                    model.blocks,
+                    LinearisedForward(lin, record_constants=True, copy_recorded=copy),
+                    outside=model.outside,
+                )
+                varying = changed_share(traced, again, constants) / max(scale, 1e-30)
             COMPLETE.setdefault(model.module, set()).add(way_of(model, mode))
-            return copy, worst
+            return Completeness(copy, worst, varying)
         break
     else:
         raise ModelError(
             f"{model.name!r} changes states in place that were recorded, in a way that cannot be followed; a model that makes new "
             "tensors instead would work, and black_box=True needs none of this"
         )
-    missing = f"{model.name!r} cannot be seen through: {worst:.2g} of a score is lost after block {names[place]!r}"
+    missing = f"{model.name!r} cannot be seen through: {worst:.2g} of a score is lost after block {place!r}"
     lost = operations_without_rule(model, lambda: call(image), lin)
     if not lost and (unseen := unseen_operations(model, lambda: call(image), lin)):
         raise ModelError(f"{missing}; it uses {unseen.sentence}")
     named = f" ({lost} has no rule that keeps it)" if lost else ""
     raise ModelError(f"{missing}{named}; vitreous.operation_rule registers a rule, and black_box=True needs none")
+
+
+def with_gradient(image: Images, model: Network) -> Images:
+    """The image; one that requires gradients if inputs of blocks are read from the graph."""
+    if not model.outside:
+        return image
+    with torch.enable_grad():
+        return image.detach().requires_grad_().clone()
+
+
+def changed_share(traced: Trace, again: Trace, constants: list[tuple[Added, Tensor]]) -> float:
+    """By how much constants of a score change from one image to another."""
+    first, second = ([added for segment in part.segments for added in segment.added] for part in (traced, again))
+    if [added.constant.shape for added in first] != [added.constant.shape for added in second]:
+        return float("inf")  # other operations ran
+    changes = {
+        id(own): own.constant - other.constant
+        for own, other in zip(first, second, strict=True)
+        if own.constant is not other.constant and not torch.equal(own.constant, other.constant)
+    }
+    parts = [
+        share(changes[id(added)].nan_to_num(0, 0, 0), grad).sum() for added, grad in constants if id(added) in changes
+    ]
+    return sum(abs(part.item()) for part in parts)
 
 
 def refuse_other_values(model: Network, output: Any, followed: Any) -> None:
@@ -275,7 +331,7 @@ def unseen_operations(model: Network, forward: Callable[[], Any], linearisation:
     mode = SeenNodes(linearisation, record_constants=True, copy_recorded=True)
 
     def run() -> list[Tensor]:
-        traced = trace(model.module, forward, [block.module for block in model.blocks], mode)
+        traced = trace(model.module, forward, model.blocks, mode, outside=model.outside)
         return [*tensors_of(traced.output), *(segment.entered for segment in traced.segments)]
 
     return find_unseen(model.module, mode, run)
@@ -284,7 +340,7 @@ def unseen_operations(model: Network, forward: Callable[[], Any], linearisation:
 def operations_without_rule(model: Network, forward: Callable[[], Any], linearisation: Linearisation) -> str:
     """Names of the operations that lose most of a random score, separated by commas; empty if none is found."""
     mode = OperationCheck(linearisation)
-    traced = trace(model.module, forward, [block.module for block in model.blocks], mode)
+    traced = trace(model.module, forward, model.blocks, mode, outside=model.outside)
     with torch.enable_grad():
         score = random_score(traced.output)
     if score is None:

@@ -157,6 +157,16 @@ class Layer(BlockLayer, metaclass=ABCMeta):
         """Shares of constants without a place: none in a `ViT`."""
         return None
 
+    @property
+    def trunk(self) -> int:
+        """Number of its chain of blocks; a `ViT` has one."""
+        return 0
+
+    @property
+    def beside(self) -> tuple[()]:
+        """Tensors that the score depends on besides the input of this block: none in a `ViT`."""
+        return ()
+
     def to_grid(self, scores: Tensor) -> Tensor:
         """Scores on the grid of the map, which is that of every layer of a `ViT`.
 

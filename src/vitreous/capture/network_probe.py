@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -12,11 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BiasShares, BlackBoxProbe, refuse_other_rows
-from vitreous.capture.completeness import LARGEST_MISSING, check_way
+from vitreous.capture.bypass import share_of
+from vitreous.capture.completeness import LARGEST_MISSING, check_way, with_gradient
 from vitreous.capture.forward import HeadOutput
 from vitreous.capture.layer import BlockLayer, Gradients, Layer, interleave_targets, or_zeros
 from vitreous.capture.linearise import LINEARISATIONS, PLAIN, Linearisation
-from vitreous.capture.operations import LinearisedForward
+from vitreous.capture.operations import Added, LinearisedForward
 from vitreous.capture.trace import Backward, Segment, backward, share, trace
 from vitreous.capture.unseen_operations import following_operations
 from vitreous.core.errors import ModelError, SpecError
@@ -43,6 +44,8 @@ class NetworkLayer(BlockLayer):
         Number of this block call, and number of all block calls.
     layout
         Grid of this block's tokens.
+    trunk
+        Number of the chain of blocks that it belongs to; `index` and `depth` count the blocks of this chain.
     map_layout
         Grid of the map, the finest of all blocks.
     hidden, hidden_grad
@@ -51,12 +54,24 @@ class NetworkLayer(BlockLayer):
         Shares of the constants that were added from this block's input to that of the next, on the grid of the map.
     unplaced
         Shares of constants at tensors whose place in the image is not known (windows, pooled vectors), [r].
+    beside
+        Other inputs of the block, and inputs of earlier blocks with the gradients on the ways that lead past this one: what
+        the score depends on besides the input of this block, if that is held.
     """
 
     map_layout: Layout
     segment: Segment
-    tokens: TokenGrid
     unplaced: Float[Tensor, " r"] | None = None
+    beside: tuple[NetworkLayer, ...] = ()
+
+    @property
+    def trunk(self) -> int:
+        return self.segment.block.trunk
+
+    @property
+    def tokens(self) -> TokenGrid:
+        """Where the tokens lie."""
+        return self.segment.tokens
 
     def to_grid(self, scores: Float[Tensor, "r n"]) -> Float[Tensor, "r m"]:
         """Scores of this block's tokens on the grid of the map; sums are preserved."""
@@ -141,6 +156,9 @@ class NetworkProbe(BlackBoxProbe):
     has_attention = False  # whether layers have attention matrices
     keeps_graph = False  # whether layers keep the graph of parameters and images
     model: Network
+    bypass: float = (
+        0.0  # share of the gradient that reached the images beside the first blocks in the last pass to them
+    )
 
     def layers(
         self,
@@ -151,7 +169,7 @@ class NetworkProbe(BlackBoxProbe):
         biases: bool = False,
         normed: bool = False,
         presence: bool = False,
-        down_to: int = 0,
+        down_to: int | Sequence[int] = 0,
     ) -> Iterator[Layer]:
         """Iterate over the blocks from the last to `down_to`, with their states and the gradients of the score.
 
@@ -173,7 +191,7 @@ class NetworkProbe(BlackBoxProbe):
         presence
             Whether the gradient in the presence of each token is computed (`Layer.presence_grad`); needs `attention`.
         down_to
-            Index of the lowest block to visit.
+            Index of the lowest block to visit; of a network with several trunks, one index per trunk.
 
         Yields
         ------
@@ -190,13 +208,31 @@ class NetworkProbe(BlackBoxProbe):
         attention = self.has_attention if attention is None else attention
         return self._iterate_layers(LayerPass(lin, attention, gradients, biases, normed, presence), down_to)
 
-    def _iterate_layers(self, layer_pass: LayerPass, down_to: int) -> Iterator[Any]:
+    def _iterate_layers(self, layer_pass: LayerPass, down_to: Any) -> Iterator[Any]:
         """Yield the layers of `layers`."""
+        down_to = [down_to] * len(self.model.trunks) if isinstance(down_to, int) else list(down_to)
         if layer_pass.attention or layer_pass.presence:
             raise ModelError(needs_vit(self.model, "attention matrices"))
-        mode, modules = self._mode(layer_pass), [block.module for block in self.model.blocks]
-        images = self.images if mode.differentiable else self.images.detach()
-        traced = trace(self.model.module, lambda: self.model.call(images), modules, mode, down_to=down_to, cut=False)
+        mode = self._mode(layer_pass)
+        lowest, down_to = (
+            down_to,
+            [0] * len(down_to) if self.model.skips else down_to,
+        )  # ways past a block begin below it
+        images, watched = self.images if mode.differentiable else self.images.detach(), None
+        if not mode.differentiable and (self.model.outside or (layer_pass.gradients and not any(down_to))):
+            watched = images.requires_grad_()
+            with torch.enable_grad():
+                images = watched.clone()  # a model may change what it is given in place
+        traced = trace(
+            self.model.module,
+            lambda: self.model.call(images),
+            self.model.blocks,
+            mode,
+            down_to=down_to,
+            cut=self.model.skips,
+            outside=self.model.outside,
+            watched=None if self.model.outside else watched,
+        )
         check_way(self.model, self.images.detach(), traced)
         with torch.enable_grad():
             # outside of the linearised forward: the gradient of logits and score is exact
@@ -209,10 +245,18 @@ class NetworkProbe(BlackBoxProbe):
             head=self.images.new_zeros(self.rows, self.layout.tokens), pooled=self.images.new_zeros(self.rows)
         )
         if not layer_pass.gradients:
-            yield from (self._layer(segment, Gradients()) for segment in reversed(traced.segments))
+            for part in reversed(traced.segments):
+                if part.part == 0 and part.level >= lowest[part.block.trunk]:
+                    yield self._layer(part, Gradients())
             return
         for steps in zip(*(backward(traced, total, outputs=True) for total in totals), strict=True):
-            yield self._step_layer(list(steps), layer_pass.biases)
+            if steps[0].segment.level >= lowest[steps[0].segment.block.trunk]:
+                yield self._step_layer(list(steps), layer_pass.biases)
+        self.bypass = 0.0 if traced.bypass is None else self._bypass_share(traced.bypass)
+
+    def _bypass_share(self, gradient: Images) -> float:
+        """Share that a gradient beside the blocks has in that of the module itself."""
+        return share_of([gradient], [self._gradient_through(self.run_model)])
 
     def _mode(self, layer_pass: LayerPass) -> LinearisedForward:
         """The rules of the backward pass."""
@@ -220,49 +264,69 @@ class NetworkProbe(BlackBoxProbe):
 
     def _step_layer(self, steps: list[Backward], biases: bool) -> NetworkLayer:
         segment = steps[0].segment
-        tokens: TokenGrid = self.model.blocks[segment.index].tokens
+        tokens = segment.tokens
         gradients = Gradients(hidden=interleave_targets([tokens.tokens(step.gradient) for step in steps]))
         if segment.output is not None and tokens.holds(segment.output.shape):
             columns = [tokens.tokens(or_zeros(step.output_gradient, segment.output)) for step in steps]
             gradients = replace(gradients, output=interleave_targets(columns))
-        if not biases:
-            return self._layer(segment, gradients)
-        placed, unplaced = zip(*(self._place(step, tokens) for step in steps), strict=True)
-        return self._layer(
-            segment, replace(gradients, biases=interleave_targets(list(placed))), interleave_targets(list(unplaced))
-        )
+        unplaced = None
+        if biases:
+            shares, elsewhere = zip(*(self._place(step) for step in steps), strict=True)
+            unplaced = interleave_targets(list(elsewhere))
+            gradients = replace(gradients, biases=interleave_targets(list(shares)))
+        beside = dict.fromkeys(other for step in steps for other in step.beside)
+        return self._layer(segment, gradients, unplaced, tuple(self._layer_beside(other, steps) for other in beside))
 
-    def _place(self, step: Backward, tokens: TokenGrid) -> tuple[Float[Tensor, "b m"], Float[Tensor, " b"]]:
+    def _layer_beside(self, segment: Segment, steps: list[Backward]) -> NetworkLayer:
+        """An input that the score depends on besides that of a block."""
+        columns = [segment.tokens.tokens(or_zeros(step.beside.get(segment), segment.leaf)) for step in steps]
+        gradient = interleave_targets(columns)
+        return self._layer(replace(segment, output=segment.leaf), Gradients(hidden=gradient, output=gradient))
+
+    def _place(self, step: Backward) -> tuple[Float[Tensor, "b m"], Float[Tensor, " b"]]:
         """Shares of the constants of one segment: on the grid of the map where they are at tokens, else in total."""
         b = len(self.images)
-        placed = self.images.new_zeros(b, tokens.count)
+        constants: dict[TokenGrid, list[tuple[Added, Tensor]]] = {step.segment.tokens: step.added}
+        for tokens, added, gradient in step.added_beside:
+            constants.setdefault(tokens, []).append((added, gradient))
+        total = self.images.new_zeros(b, self.layout.tokens)
         elsewhere = self.images.new_zeros(b)
-        for added, gradient in step.added:
-            part = share(added.constant, gradient)
-            if tokens.images_in(part.shape) == b:
-                placed = placed + tokens.tokens(part).sum(-1)
-            elif tokens.form == "sequence" and part.ndim == 4 and part.shape[2] == placed.shape[1] and len(part) == b:
-                placed = placed + tokens.tokens(part.sum(1)).sum(-1)  # [b h n e]: a norm of queries or keys
-            elif len(part) % b:
-                raise MixedImagesError(
-                    f"{self.model.name!r} sorts the tokens of a batch ({len(part)} rows of {b} images), so the shares of its constants "
-                    "cannot be told apart; images one by one would work"
-                )
-            else:
-                elsewhere = elsewhere + part.reshape(b, -1).sum(-1)
-        return spread(placed, self._own_layout(tokens), self.layout), elsewhere
+        for tokens, added_there in constants.items():
+            placed = self.images.new_zeros(b, tokens.count)
+            for added, gradient in added_there:
+                part = share(added.constant, gradient)
+                if tokens.images_in(part.shape) == b:
+                    placed = placed + tokens.tokens(part).sum(-1)
+                elif (
+                    tokens.form == "sequence" and part.ndim == 4 and part.shape[2] == placed.shape[1] and len(part) == b
+                ):
+                    placed = placed + tokens.tokens(part.sum(1)).sum(-1)  # [b h n e]: a norm of queries or keys
+                elif len(part) % b:
+                    raise MixedImagesError(
+                        f"{self.model.name!r} sorts the tokens of a batch ({len(part)} rows of {b} images), so the shares of its "
+                        "constants cannot be told apart; images one by one would work"
+                    )
+                else:
+                    elsewhere = elsewhere + part.reshape(b, -1).sum(-1)
+            total = total + spread(placed, self._own_layout(tokens), self.layout)
+        return total, elsewhere
 
     def _own_layout(self, tokens: TokenGrid) -> Layout:
         size = (self.images.shape[-2], self.images.shape[-1])
         clip = self.model.clip
         return layout_of(tokens.grid, size if clip is None else (clip.frames, *size), tokens.others)
 
-    def _layer(self, segment: Segment, gradients: Gradients, unplaced: Tensor | None = None) -> NetworkLayer:
-        tokens: TokenGrid = self.model.blocks[segment.index].tokens
-        layout = self._own_layout(tokens)
+    def _layer(
+        self,
+        segment: Segment,
+        gradients: Gradients,
+        unplaced: Tensor | None = None,
+        beside: tuple[NetworkLayer, ...] = (),
+    ) -> NetworkLayer:
+        layout = self._own_layout(segment.tokens)
         return NetworkLayer(
-            index=segment.index,
-            depth=self.model.depth,
+            index=segment.level,
+            depth=self.model.trunks[segment.block.trunk],
             layout=layout,
             targets=self.targets_per_image,
             readout=self.images.new_zeros(self.rows, layout.tokens),
@@ -270,8 +334,8 @@ class NetworkProbe(BlackBoxProbe):
             has_graph=self.keeps_graph,
             map_layout=self.layout,
             segment=segment,
-            tokens=tokens,
             unplaced=unplaced,
+            beside=beside,
         )
 
     def pixel_gradient(self, lin: Linearisation = PLAIN) -> Float[Tensor, "r c H W"]:
@@ -298,8 +362,8 @@ def mixes_images(model: Network, images: Images) -> bool:
     def run(images: Images) -> tuple[list[Tensor], list[Tensor]]:
         """Outputs of the model, and of its operations that add constants."""
         mode = LinearisedForward(LINEARISATIONS["decompx"], record_constants=True, copy_recorded=model.copy)
-        blocks = [block.module for block in model.blocks]
-        traced = trace(model.module, lambda: model.call(images), blocks, mode, cut=False)
+        given = with_gradient(images, model)
+        traced = trace(model.module, lambda: model.call(given), model.blocks, mode, cut=False, outside=model.outside)
         return tensors_of(traced.output), [added.output for segment in traced.segments for added in segment.added]
 
     def first_differs(together: list[Tensor], alone: list[Tensor]) -> bool:

@@ -110,9 +110,11 @@ class LinearisedForward(TorchFunctionMode):
 
     def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         """What a torch function returns, with the backward pass of its rule."""
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or not self.active:
             # a view of a parameter requires gradients even here (a class token that is expanded now and joined later)
             own_args = tuple(map(without_parameters, args)) if self.detaches_parameters else args
+            if kwargs and self.detaches_parameters and torch.is_grad_enabled():
+                kwargs = {key: without_parameters(value) for key, value in kwargs.items()}
             return func(*own_args, **kwargs) if kwargs else func(*own_args)
         try:
             rule = self.rules[func]

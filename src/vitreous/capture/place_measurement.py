@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from vitreous.capture.call_inputs import entering_tensors, replace_tensors
 from vitreous.capture.token_places import (
     IN_ANY_ORDER,
     agrees,
@@ -27,8 +28,6 @@ from vitreous.capture.token_places import (
     size_of,
     sort_grid,
 )
-from vitreous.capture.trace import first_tensor
-from vitreous.core.errors import ModelError
 from vitreous.core.progress import Tally
 from vitreous.models.eval_mode import StopForward, hooking
 from vitreous.models.layout import Clip, TokenGrid
@@ -196,26 +195,26 @@ class Measurement:
 
     def run(self, enter: Callable[[BlockInput, Tensor], Tensor | None]) -> None:
         """Run the model on the image; `enter` is given the tensor of every call and may replace it."""
-        by_call = {(entry.call.module, entry.call.repeat): entry for entry in self.inputs}
+        by_call: dict[tuple[nn.Module, int], list[BlockInput]] = {}
+        for entry in self.inputs:
+            by_call.setdefault((entry.call.module, entry.call.repeat), []).append(entry)
         repeats, tally = Counter[nn.Module](), Tally(len(self.inputs))
 
         def before(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            entry = by_call.get((part, repeats[part]))
+            entries = by_call.get((part, repeats[part]), [])
             repeats[part] += 1
-            if entry is None:
-                return None
-            tally.add(1)
-            key, x = first_tensor(args, kwargs)
-            if x.shape != entry.state.shape:
-                raise StopForward  # the shape of the input depends on the image
-            new = enter(entry, x)
-            if entry is self.inputs[-1]:
+            tensors, replacements = entering_tensors(args, kwargs), {}
+            for entry in entries:
+                tally.add(1)
+                x = tensors[entry.call.place]
+                if x.shape != entry.state.shape:
+                    raise StopForward  # the shape of the input depends on the image
+                new = enter(entry, x)
+                if new is not None:
+                    replacements[id(x)] = new
+            if self.inputs[-1] in entries:
                 raise StopForward
-            if new is None:
-                return None
-            if isinstance(key, int):
-                return (*args[:key], new, *args[key + 1 :]), kwargs
-            return args, {**kwargs, key: new}
+            return replace_tensors(args, replacements), replace_tensors(kwargs, replacements)
 
         modules = [entry.call.module for entry in self.inputs]
         with hooking(modules, before), torch.no_grad(), suppress(StopForward):
@@ -335,8 +334,7 @@ def run_to(call: ModuleCall, forward: Callable[[], Any], read: list[Tensor]) -> 
         nonlocal repeats
         repeats += 1
         if repeats > call.repeat:
-            with suppress(ModelError):
-                read.append(first_tensor(args, kwargs)[1])
+            read.extend(entering_tensors(args, kwargs)[call.place : call.place + 1])
             raise StopForward
 
     with hooking([call.module], before), torch.no_grad(), suppress(StopForward):

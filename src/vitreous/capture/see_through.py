@@ -14,11 +14,12 @@ import torch
 from torch import nn
 
 from vitreous.capture.blocks import find_blocks
-from vitreous.capture.completeness import check_completeness
+from vitreous.capture.bypass import measure_bypass, other_image, refuse_bypass
+from vitreous.capture.completeness import Completeness, check_completeness
 from vitreous.capture.network_probe import mixes_images
 from vitreous.capture.precision import without_autocast
 from vitreous.capture.token_places import size_of
-from vitreous.capture.unseen_operations import refusing_graph_errors
+from vitreous.capture.unseen_operations import refusing_graph_errors, uncompiled
 from vitreous.core.errors import ModelError, ShapeError, unexpected_errors_as
 from vitreous.core.progress import ProgressDisplay, show_progress
 from vitreous.models.black_box import (
@@ -32,7 +33,7 @@ from vitreous.models.black_box import (
 )
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.image_input import Preprocess
-from vitreous.models.layout import Clip, Layout, NetworkBlock, TokenGrid, layout_of
+from vitreous.models.layout import Clip, Layout, NetworkBlock, layout_of
 from vitreous.models.model import Inputs, ModuleForward, Network, logits_of, tensors_of
 from vitreous.models.module_structure import structure_of
 from vitreous.models.outputs import with_outputs
@@ -82,7 +83,8 @@ def see_through(
     Raises
     ------
     ModelError
-        If the module cannot be run, draws random numbers, no blocks are found, or a share of the score is lost.
+        If the module cannot be run, draws random numbers, no blocks are found, a share of the score is lost, or a share of
+        the image passes by the blocks.
 
     Examples
     --------
@@ -120,10 +122,12 @@ def see_through(
 class Examination:
     """Findings about a network for one image size; holds no reference to its module."""
 
-    blocks: tuple[tuple[str, TokenGrid], ...]  # names of the blocks in the order of their calls
+    blocks: tuple[NetworkBlock, ...]  # without their modules, in the order of their calls
     layout: Layout
-    copy: bool
-    missing: float
+    outside: bool
+    skips: bool
+    completeness: Completeness
+    bypass: float
     outputs: int | None  # number of logits, if there are any
     clip: Clip | None  # form of the clips, if it takes any
     separate: bool = False
@@ -132,11 +136,15 @@ class Examination:
         """The network with these findings."""
         model = replace(
             model,
-            blocks=tuple(NetworkBlock(name, model.module.get_submodule(name), grid) for name, grid in self.blocks),
+            blocks=tuple(replace(block, module=model.module.get_submodule(block.name)) for block in self.blocks),
             layout=partial(fixed_layout, self.layout, model.name),
             size=self.layout.size,
-            copy=self.copy,
-            missing=self.missing,
+            outside=self.outside,
+            skips=self.skips,
+            copy=self.completeness.copy,
+            missing=self.completeness.missing,
+            bypass=self.bypass,
+            varying=self.completeness.varying,
             clip=self.clip,
             separate=self.separate,
             structure=structure_of(model.module),
@@ -156,16 +164,17 @@ def examine(
 ) -> Network:
     """The network with blocks, token places and completeness found on an image [1 c H W] or a clip.
 
-    `blocks` and `progress` as for `see_through`; those that the network has already are found again for another image size.
+    `blocks` and `progress` as for `see_through`; those that were named before are found again for another image size.
     """
-    blocks = blocks or [block.name for block in model.blocks] or None
+    blocks = blocks or model.named
+    model = replace(model, named=blocks if blocks is None or isinstance(blocks, str) else tuple(blocks))
     examinations = EXAMINED.setdefault(model.module, {})
     key = (structure_of(model.module), tuple(image.shape), image.dtype, image.device.type, str(blocks))
     if model.inputs is None and key in examinations:
         return examinations[key].describe(model)
     label = f"examining {model.name!r}"
     # evaluating once for all forwards: a model may have thousands of submodules
-    with evaluating(model.module), show_progress(progress, label, EXAMINATION_STEPS) as display:
+    with evaluating(model.module), uncompiled(), show_progress(progress, label, EXAMINATION_STEPS) as display:
         findings = examine_on(model, image, blocks, display)
     if len(examinations) >= 8:  # images of many sizes
         examinations.clear()
@@ -193,28 +202,33 @@ def examine_on(
     display.begin_step("finding its blocks, and where their tokens are in the image")
     with refusing_graph_errors(model.name):
         located = find_blocks(model.module, model.call, image, blocks, clip)
-    fine = max((block.tokens.grid for block in located), key=math.prod)
+    grids = [grid for block in located.blocks for grid in block.grids]
+    fine = max((tokens.grid for tokens in grids), key=math.prod)
     size = size_of(image, clip)
     if any(length % cells for length, cells in zip(size, fine, strict=True)):
         raise ModelError(
             f"images of {join_lengths(size)} do not divide into the {join_lengths(fine)} tokens of {model.name!r}; images whose "
             "sides are multiples of its stride would work"
         )
-    uneven = [grid for block in located if (grid := block.tokens.grid) and not nests(grid, fine)]
+    uneven = [tokens.grid for tokens in grids if not nests(tokens.grid, fine)]
     if uneven:
         raise ModelError(
             f"the {join_lengths(uneven[0])} tokens of a block of {model.name!r} do not cover whole tokens of its finest grid "
             f"{join_lengths(fine)}; images of another size, or blocks=… of one resolution would work"
         )
-    layout = layout_of(fine, size, max(block.tokens.others for block in located))
-    model = replace(model, blocks=located)
+    layout = layout_of(fine, size, max(tokens.others for tokens in grids))
+    model = replace(model, blocks=located.blocks, outside=located.outside, skips=located.skips, clip=clip)
     count = None
     with suppress(ShapeError):  # no logits: the user's score function reads the outputs
         count = logits.shape[-1] if (logits := logits_of(first)).ndim == 2 else None
     display.end_step()
     display.begin_step("checking that no share of a score is lost")
-    copy, missing = check_completeness(model, image, model.call, first)
-    findings = Examination(tuple((b.name, b.tokens) for b in located), layout, copy, missing, count, clip)
+    with refusing_graph_errors(model.name):
+        bypass = measure_bypass(model, image)
+    refuse_bypass(model, bypass)
+    completeness = check_completeness(model, image, model.call, first, other_image(image, clip))
+    unbound = tuple(replace(block, module=nn.Identity()) for block in located.blocks)
+    findings = Examination(unbound, layout, located.outside, located.skips, completeness, bypass, count, clip)
     two_images = torch.cat([image, image.flip(-1)])
     return replace(findings, separate=mixes_images(findings.describe(model), two_images))
 

@@ -48,7 +48,7 @@ def expected_grids(state: Tensor, size: tuple[int, ...]) -> list[TokenGrid]:
         frames = size[0]  # given as images
         of_frame = expected_sequences(state.shape[1], size[1:])
         return [TokenGrid("framed", (frames, *grid.grid), None, frames * grid.others) for grid in of_frame]
-    if len(state) != 1 or state.ndim not in (3, len(size) + 2):
+    if state.ndim not in (3, len(size) + 2) or len(state) != 1:
         return []
     if state.ndim == 3:
         return list(expected_sequences(state.shape[1], size))

@@ -7,29 +7,64 @@ consumer stops. Hooks exist only while `trace` runs and act only in the context 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from vitreous.capture.call_inputs import entering_tensors, floating_tensors, replace_tensors
 from vitreous.capture.layer import or_zeros
+from vitreous.capture.operation_registry import CONSTANT
 from vitreous.capture.operations import Added, LinearisedForward, count_nodes
 from vitreous.capture.unseen_operations import following_operations
 from vitreous.core.errors import ModelError
 from vitreous.models.eval_mode import evaluating, hooking
+from vitreous.models.layout import NetworkBlock, TokenGrid
 
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """One call of a block: where the graph was cut, and what the block returned."""
+    """One input of a call of a block: where the graph was cut, and what the block returned.
 
-    index: int  # of the call, in the order of the forward
-    entered: Tensor  # what the model passed to the block, with the graph of what came before
-    leaf: Tensor  # the same values as the block was given them: a leaf if the graph is cut, else a view
+    Attributes
+    ----------
+    block
+        The block.
+    part
+        Number of the input among `block.inputs`; the first one stands for the call.
+    level
+        Number of the block in its trunk.
+    is_entry
+        Whether what came before is not part of the graph.
+    entered
+        What the model passed to the block, with the graph of what came before.
+    leaf
+        The same values as the block was given them: a leaf if the graph is cut, else a view.
+    edge
+        Where the gradient at the tensor itself is read, with that of what the module computes of it outside of the block.
+    output
+        What the block returned.
+    added
+        Constants added from this cut to the next one.
+    """
+
+    block: NetworkBlock
+    part: int
+    level: int
+    is_entry: bool
+    entered: Tensor
+    leaf: Tensor
+    edge: GradientEdge | None = None
     output: Tensor | None = None
-    added: list[Added] = field(default_factory=list)  # constants added from this cut to the next one
+    added: list[Added] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> TokenGrid:
+        return self.block.grids[self.part]
 
 
 @dataclass(slots=True, eq=False)
@@ -40,76 +75,137 @@ class Trace:
     ----------
     mode
         The rules of the linearised backward pass.
+    levels
+        Every block by its module and the number of the call, with its number in its trunk.
     down_to
-        The first block call that is part of the graph.
+        The first block of every trunk that is part of the graph.
     cut
         Whether the graph is cut at every block call, or only at the first.
+    outside
+        Whether inputs of blocks are the tensors themselves, which the module may use outside of the blocks too. The graph
+        is not cut then.
+    watched
+        Images whose gradient beside the blocks is measured; None if it is not.
     output
         What the model returned, with the graph back to the last cuts.
     segments
         The block calls from `down_to` on, in the order of the forward.
     calls
-        Number of block calls so far.
+        Number of calls so far of every module.
     open
-        Block calls that have not returned yet.
+        Block calls that have not returned yet; None for other calls of the same modules.
+    entered
+        Number of block calls so far.
+    bypass
+        Gradient at the watched images, once a score was followed back; None if it does not reach them.
     """
 
     mode: LinearisedForward
-    down_to: int
+    levels: dict[tuple[nn.Module, int], tuple[NetworkBlock, int]]
+    down_to: Sequence[int]
     cut: bool
+    outside: bool = False
+    watched: Tensor | None = None
     output: Any = None
     segments: list[Segment] = field(default_factory=list)
-    calls: int = 0
-    open: list[Segment] = field(default_factory=list)
+    calls: dict[nn.Module, int] = field(default_factory=dict)
+    open: list[Segment | None] = field(default_factory=list)
+    bypass: Tensor | None = None
+    entered: int = 0
 
     @property
     def changed_in_place(self) -> bool:
         """Whether the model changed an output in place whose added constant was recorded."""
         return any(added.output._version != added.version for part in self.segments for added in part.added)
 
-    def enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        index, self.calls = self.calls, self.calls + 1
-        if index < self.down_to:
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        repeat = self.calls[module] = self.calls.get(module, -1) + 1
+        block, level = self.levels.get((module, repeat), (None, 0))
+        self.entered += block is not None
+        if block is None or level < self.down_to[block.trunk]:
+            self.open.append(None)
             return None
         torch.set_grad_enabled(True)
         self.mode.active = True
+        entering: dict[int, Tensor] = {}
         with torch._C.DisableTorchFunction():  # these operations are ours, not the model's
-            key, x = first_tensor(args, kwargs)
-            # neither the state nor its history changes with x if it is a copy
-            entered = x.clone() if self.mode.copy_recorded else x
-            leaf = entered.view_as(entered) if not self.cut and x.requires_grad else entered.detach().requires_grad_()
-            entering = leaf.clone() if self.mode.copy_recorded else leaf
+            for part, x in enumerate(block_inputs(block, args, kwargs)):
+                segment = self.read_at(block, part, level, x) if self.outside else self.cut_at(block, part, level, x)
+                # neither the state nor its history changes with x if it is a copy
+                entering[id(x)] = segment.leaf.clone() if self.mode.copy_recorded and not self.outside else segment.leaf
+                self.segments.append(segment)
         self.mode.nodes = count_nodes()
-        segment = Segment(index, entered, leaf)
-        self.mode.added = segment.added  # constants that are recorded from here on
-        self.segments.append(segment)
-        self.open.append(segment)
-        if isinstance(key, int):
-            return (*args[:key], entering, *args[key + 1 :]), kwargs
-        return args, {**kwargs, key: entering}
+        call = self.segments[-len(block.inputs)]
+        self.mode.added = call.added  # constants that are recorded from here on
+        self.open.append(call)
+        return replace_tensors(args, entering), replace_tensors(kwargs, entering)
 
-    def leave(self, block: nn.Module, args: Any, output: Any) -> None:
+    def cut_at(self, block: NetworkBlock, part: int, level: int, x: Tensor) -> Segment:
+        is_entry = level == self.down_to[block.trunk]
+        entered = x.clone() if self.mode.copy_recorded else x
+        keeps_graph = x.requires_grad and (self.mode.differentiable or not (self.cut or is_entry))
+        leaf = entered.view_as(entered) if keeps_graph else entered.detach().requires_grad_()
+        if keeps_graph and self.cut and not is_entry:
+            leaf = self.mode.hold(leaf)  # cut in the linearised backward pass only
+            unmark_constant(leaf)
+        return Segment(block, part, level, is_entry, leaf if is_entry else entered, leaf)
+
+    def read_at(self, block: NetworkBlock, part: int, level: int, x: Tensor) -> Segment:
+        unmark_constant(x)
+        state = x.clone()  # the module may change x in place
+        edge = get_gradient_edge(x) if x.requires_grad else None
+        is_entry = level == self.down_to[block.trunk]
+        if is_entry and edge is not None and any(segment.added for segment in self.segments):
+            earlier = nodes_below(edge.node)  # constants before this trunk, recorded since another one began
+            for segment in self.segments:
+                segment.added[:] = [added for added in segment.added if added.output.grad_fn not in earlier]
+        return Segment(block, part, level, is_entry, state, state, edge)
+
+    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         if not self.open:
             return
         segment = self.open.pop()
-        segment.output = output if isinstance(output, Tensor) else first_tensor(tuple(output), {})[1]
+        if segment is not None and len(segment.block.inputs) == 1:  # else its output is not all that goes on
+            with torch._C.DisableTorchFunction():
+                segment.output = next(floating_tensors(output), None)
 
 
-def first_tensor(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[int | str, Tensor]:
-    for key, value in (*enumerate(args), *kwargs.items()):
-        if isinstance(value, Tensor) and value.is_floating_point():
-            return key, value
-    raise ModelError("a block was called without a tensor of floating-point numbers; name other blocks with blocks=…")
+def unmark_constant(x: Tensor) -> None:
+    if hasattr(x, CONSTANT):
+        delattr(x, CONSTANT)
+
+
+def nodes_below(node: Any) -> set[Any]:
+    """A node of autograd's graph and those that it is computed from."""
+    visited, waiting = {node}, [node]
+    for current in waiting:  # grows
+        inputs = {other for other, _ in current.next_functions if other is not None} - visited
+        visited |= inputs
+        waiting += inputs
+    return visited
+
+
+def block_inputs(block: NetworkBlock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """The inputs of a block among the arguments of a call."""
+    tensors = entering_tensors(args, kwargs)
+    if max(block.inputs) >= len(tensors):
+        raise ModelError(
+            f"block {block.name!r} was called without a tensor of floating-point numbers that it had when it was examined; name "
+            "other blocks with blocks=…"
+        )
+    return [tensors[place] for place in block.inputs]
 
 
 def trace(
     module: nn.Module,
     forward: Callable[[], Any],
-    blocks: Sequence[nn.Module],
+    blocks: Sequence[NetworkBlock],
     mode: LinearisedForward,
     *,
-    down_to: int = 0,
+    down_to: Sequence[int] | None = None,
     cut: bool = True,
+    outside: bool = False,
+    watched: Tensor | None = None,
 ) -> Trace:
     """Run a forward with the backward rules of a linearisation, cut at the inputs of blocks.
 
@@ -120,28 +216,41 @@ def trace(
     forward
         Calls the model and returns what the model returns.
     blocks
-        Modules at whose inputs the graph is cut.
+        Calls of blocks at whose inputs the graph is cut.
     mode
         The backward rules. If it copies what it records, for models that change tensors in place, blocks are given
         copies too.
     down_to
-        The first block call that is part of the graph; what comes before runs without one.
+        The first block of every trunk that is part of the graph; what comes before runs without one. By default all are.
     cut
         Whether the graph is cut at every block call, which shows what gets lost at each; otherwise only at the first, and
         one backward pass reaches them all. A model that changes tensors in place has to be cut.
+    outside
+        Whether the module uses inputs of blocks outside of them too; images have to require gradients.
+    watched
+        Images that the forward is given, with gradients: what comes before the blocks is recorded too, so that the
+        gradient is found that reaches them beside the blocks.
 
     Returns
     -------
     Trace
     """
-    traced = Trace(mode, down_to, cut or (mode.copy_recorded and not mode.differentiable))
+    levels: dict[tuple[nn.Module, int], tuple[NetworkBlock, int]] = {}
+    depths: Counter[int] = Counter()
+    for block in blocks:
+        levels[block.module, block.repeat] = block, depths[block.trunk]
+        depths[block.trunk] += 1
+    down_to = [0] * len(depths) if down_to is None else down_to
+    cut = (cut or (mode.copy_recorded and not mode.differentiable)) and not outside
+    traced = Trace(mode, levels, down_to, cut, outside, watched)
+    mode.active = False  # until the first block
     # the gradient flag is the caller's again afterwards; `enter` switches it on
     with (
-        hooking(blocks, traced.enter, traced.leave),
+        hooking((block.module for block in blocks), traced.enter, traced.leave),
         evaluating(module),
         mode.marking(module),
         following_operations(type(module).__name__),
-        torch.set_grad_enabled(mode.differentiable),
+        torch.set_grad_enabled(mode.differentiable or outside or watched is not None),
         mode,
     ):
         traced.output = forward()
@@ -155,11 +264,17 @@ class Backward:
     Attributes
     ----------
     segment
-        The block call.
+        The block call, at its first input.
     input_gradient, output_gradient
         At the block's input and output; None where nothing arrived.
     added
         Constants of this segment with the gradients at their outputs.
+    added_beside
+        Constants on ways that lead past this block, with the tokens of the block after which they are added.
+    beside
+        What the score depends on besides this input, if the block is held: other inputs of the same call, and inputs of
+        earlier blocks of its trunk from which ways lead past it, with the gradients on those ways. Ways past a block
+        are told apart only where the graph is cut.
     missing
         Share of the score that entered the cut above and did not come out here; 0 if not measured.
     """
@@ -168,6 +283,8 @@ class Backward:
     input_gradient: Tensor | None = None
     output_gradient: Tensor | None = None
     added: list[tuple[Added, Tensor]] = field(default_factory=list)
+    added_beside: list[tuple[TokenGrid, Added, Tensor]] = field(default_factory=list)
+    beside: dict[Segment, Tensor] = field(default_factory=dict)
     missing: float = 0.0
 
     @property
@@ -175,9 +292,9 @@ class Backward:
         """The gradient at the block's input."""
         return or_zeros(self.input_gradient, self.segment.leaf)
 
-    def tensors(self, outputs: bool) -> Iterator[tuple[Tensor, str | Added]]:
+    def tensors(self, outputs: bool) -> Iterator[tuple[Tensor | GradientEdge, str | Added]]:
         """Tensors whose gradients are computed, and what each is: "input", "output" or an added constant."""
-        yield self.segment.leaf, "input"
+        yield self.segment.edge or self.segment.leaf, "input"
         if outputs and self.segment.output is not None and self.segment.output.requires_grad:
             yield self.segment.output, "output"
         yield from ((added.output, added) for added in self.segment.added)
@@ -199,32 +316,57 @@ def backward(trace: Trace, score: Tensor, *, outputs: bool = False, measure: boo
     missing at every cut.
     """
     steps = [Backward(segment) for segment in trace.segments]
+    watched = [] if trace.watched is None else [trace.watched]
 
     def spread(source: Tensor, upstream: Tensor | None, below: list[Backward]) -> float:
         """Send the gradient of `source` to all cuts below it; return what got lost of source · upstream."""
         if not below or not source.requires_grad:
             return 0.0
         inputs = [(step, tensor, kind) for step in below for tensor, kind in step.tensors(outputs)]
-        gradients = trace.mode.gradients(source, [tensor for _, tensor, _ in inputs], upstream)
+        tensors: list[Any] = [*(tensor for _, tensor, _ in inputs), *watched]
+        gradients = trace.mode.gradients(source, tensors, upstream)
+        if watched and gradients[-1] is not None:
+            trace.bypass = gradients[-1] if trace.bypass is None else trace.bypass + gradients[-1]
         shares: list[Tensor] = []
-        for (step, tensor, kind), gradient in zip(inputs, gradients, strict=True):
+        for (step, _, kind), gradient in zip(inputs, gradients, strict=False):
             if gradient is None:
                 continue
             step.add(kind, gradient)
             if measure and kind != "output":
-                value = kind.constant if isinstance(kind, Added) else tensor.detach()
+                value = kind.constant if isinstance(kind, Added) else step.segment.leaf.detach()
                 shares.append(share(value, gradient).sum(dtype=torch.float64))
         if not measure:
             return 0.0
         total = (source.detach() if upstream is None else source.detach() * upstream).sum(dtype=torch.float64)
         return (total - sum(shares)).item()
 
-    missing = spread(score, None, steps)
-    for index, step in reversed(list(enumerate(steps))):
+    def next_below(trunk: int, level: int) -> list[Backward]:
+        """Inputs of the next lower block of a trunk."""
+        return [step for step in steps if (step.segment.block.trunk, step.segment.level) == (trunk, level - 1)]
+
+    by_level = trace.outside and measure  # all that reaches a block passes the one before
+    depths = {step.segment.block.trunk: step.segment.level + 1 for step in steps}
+    last = [step for trunk, depth in depths.items() for step in next_below(trunk, depth)]
+    missing = spread(score, None, last if by_level else steps)
+    end = len(steps)
+    while end:
+        start = end - len(steps[end - 1].segment.block.inputs)
+        step, below = steps[start], steps[:start]
         step.missing = missing
+        step.beside = {other.segment: other.gradient for other in steps[start + 1 : end]}
+        if trace.cut:
+            past = [other for other in below if other.segment.block.trunk == step.segment.block.trunk]
+            step.beside |= {other.segment: other.gradient for other in past if other.input_gradient is not None}
+            for other in past:
+                step.added_beside += [(other.segment.tokens, *added) for added in other.added]
+                other.added = []
         yield step
-        if index and trace.cut:  # otherwise the first pass has reached all of them
-            missing = spread(step.segment.entered, step.gradient, steps[:index])
+        if trace.cut or by_level:  # otherwise the first pass has reached all of them
+            inner = [other for other in steps[start:end] if not other.segment.is_entry]
+            if by_level and inner:
+                below = next_below(step.segment.block.trunk, step.segment.level)
+            missing = sum(spread(other.segment.entered, other.gradient, below) for other in inner)
+        end = start
 
 
 def share(constant: Tensor, gradient: Tensor) -> Tensor:

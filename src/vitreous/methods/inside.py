@@ -182,6 +182,11 @@ class LayerRecorder:
             scores = LayerScores(rolls, settings["form"], settings["gain"], settings["lengths"], settings["normalise"])
             tokens: dict[str, TokenScores] = {}
             for layer in layers:
+                if layer.trunk:
+                    raise SpecError(
+                        "this model has several chains of blocks beside each other, whose layers have no common order; inside would "
+                        "work with the model of one of them"
+                    )
                 measures = recipe.measures(layer, **signal_options) if recipe.measures else {}
                 tokens = {**measures, **self._folded(layer, signal(layer), scores)}
                 patches = {name: part[:, layer.layout.prefix :] for name, part in tokens.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.bypass import SMALL_BYPASS, refuse_bypass
 from vitreous.capture.layer import Layer
 from vitreous.capture.network_probe import NetworkProbe
 from vitreous.capture.probe import LayerPass, Probe
@@ -54,12 +56,20 @@ def run_recipe(method: Method, probe: BlackBoxProbe) -> Attribution:
         return build_attribution(method, probe, run_in_pixels(method, recipe, probe, settings), settings)
     tokens, accounting = run_layers(method, recipe, probe, settings)
     if accounting is None:
-        return build_attribution(method, probe, tokens, settings)
+        return with_bypass(build_attribution(method, probe, tokens, settings), probe)
     residual = None
-    if scores_add_up(method, recipe, probe) and not recipe.mixing:
+    if scores_add_up(method, recipe, probe) and not recipe.mixing and accounting.is_settled:
         residual = accounting.missing(score_and_logits(probe)["score"], tokens)
     attribution = build_attribution(method, probe, accounting.close(tokens), settings)
-    return replace(attribution, bias=accounting.elsewhere, residual=residual)
+    return with_bypass(replace(attribution, bias=accounting.elsewhere, residual=residual), probe)
+
+
+def with_bypass(attribution: Attribution, probe: BlackBoxProbe) -> Attribution:
+    """Add to the provenance how much of what a network makes of these images passed by its blocks, if anything did."""
+    share = probe.bypass if isinstance(probe, NetworkProbe) else 0.0
+    if share <= SMALL_BYPASS:
+        return attribution
+    return replace(attribution, provenance={**attribution.provenance, "bypass": share})
 
 
 def run_layers(
@@ -76,11 +86,12 @@ def run_layers(
         presence=needs.presence,
     )
     layer_pass = layer_pass if recipe.adapt is None else recipe.adapt(layer_pass, **recipe.adapt.pick(settings))
-    layers = iterate_layers(recipe, probe, layer_pass, fold.first_layer(probe.vit.depth), settings)
+    trunks = probe.vit.trunks
+    down_to = [fold.first_layer(depth) for depth in trunks]
+    layers = iterate_layers(recipe, probe, layer_pass, down_to if len(trunks) > 1 else down_to[0], settings)
     accounting = None
     if layer_pass.biases:
         accounting = BiasAccounting(probe, needs.biases, repeats_biases(settings))
-        layers = accounting.watch(layers)
     named_inputs = {"probe": probe, "linearisation": layer_pass.lin}
     inputs = {name: named_inputs[name] for name in recipe.signal.inputs if name in named_inputs}
     options = recipe.signal.pick(settings)
@@ -89,9 +100,35 @@ def run_layers(
         scores = recipe.signal(layer, **inputs, **options)
         check_signal(method, recipe, layer, scores)
         scores = layer.to_grid(scores)
+        for other in layer.beside:
+            scores = scores + other.to_grid(recipe.signal(other, **inputs, **options))
         return scores if accounting is None else accounting.add(scores)
 
-    return fold.function(layers, signal, **fold.options), accounting
+    def fold_trunk(trunk_layers: Iterator[Layer]) -> TokenScores:
+        watched = trunk_layers if accounting is None else accounting.watch(trunk_layers)
+        return fold.function(watched, signal, **fold.options)
+
+    tokens = [fold_trunk(trunk) for trunk in split_by_trunk(layers, len(trunks))]
+    refuse_bypass(probe.model, probe.bypass if isinstance(probe, NetworkProbe) else 0.0)
+    return sum(tokens[1:], tokens[0]), accounting
+
+
+def split_by_trunk(layers: Iterator[Layer], count: int) -> list[Iterator[Layer]]:
+    """Layers of every trunk of a network, from the last to the first; one pass serves them all."""
+    if count == 1:
+        return [layers]
+    waiting: list[deque[Layer]] = [deque() for _ in range(count)]
+
+    def layers_of(trunk: int) -> Iterator[Layer]:
+        while True:
+            while not waiting[trunk]:
+                layer = next(layers, None)
+                if layer is None:
+                    return
+                waiting[layer.trunk].append(layer)
+            yield waiting[trunk].popleft()
+
+    return [layers_of(trunk) for trunk in range(count)]
 
 
 def check_signal(method: Method, recipe: LayerSignal, layer: Layer, scores: Tensor) -> None:
@@ -142,7 +179,7 @@ def effective_fold(method: Method, recipe: LayerSignal) -> Fold:
 
 
 def iterate_layers(
-    recipe: LayerSignal, probe: BlackBoxProbe, layer_pass: LayerPass, down_to: int, settings: Settings
+    recipe: LayerSignal, probe: BlackBoxProbe, layer_pass: LayerPass, down_to: int | list[int], settings: Settings
 ) -> Iterator[Layer]:
     """Layers from the last to `down_to`, with what the signal reads; `row="cls"` reads them at the class token."""
     layers = probe.layers(**layer_pass.arguments, down_to=down_to)
@@ -247,38 +284,55 @@ class BiasAccounting:
 
     def __init__(self, probe: BlackBoxProbe, to_tokens: bool, repeat: bool) -> None:
         self.probe, self.to_tokens, self.repeat = probe, to_tokens, repeat
-        self.total: TokenScores
-        self.elsewhere: Tensor
-        self.starts = 0  # number of signals read
+        self.totals: list[TokenScores] = []  # per trunk
+        self.unplaced: list[Tensor] = []
+        self.starts: list[int] = []  # numbers of signals read
         self.outside: Tensor = probe.images.new_zeros(())  # bias shares outside of them
 
     def watch(self, layers: Iterator[Layer]) -> Iterator[Layer]:
-        """Yield the layers while adding up their bias shares."""
+        """Yield the layers of a trunk while adding up their bias shares."""
         for place, layer in enumerate(layers):
             if place == 0:
                 shares = self.probe.bias_shares  # of the head, known once the first layer is there
                 assert shares is not None
-                self.total, self.elsewhere = shares.head, shares.pooled
-            self.total = self.total + layer.biases
+                share = 1 if not self.totals else 0  # the head's count once
+                self.totals.append(share * shares.head)
+                self.unplaced.append(share * shares.pooled)
+                self.starts.append(0)
+            self.totals[-1] = self.totals[-1] + layer.biases
             if layer.unplaced is not None:
-                self.elsewhere = self.elsewhere + layer.unplaced
+                self.unplaced[-1] = self.unplaced[-1] + layer.unplaced
             yield layer
+
+    @property
+    def total(self) -> TokenScores:
+        """Bias shares at tokens."""
+        return sum(self.totals[1:], self.totals[0])
+
+    @property
+    def elsewhere(self) -> Float[Tensor, " r"]:
+        """Bias shares that are not in the map."""
+        unplaced = sum(self.unplaced[1:], self.unplaced[0])
+        return unplaced if self.to_tokens else unplaced + self.total.sum(-1)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether signals of as many layers were read of every trunk: of each layer, tokens and biases make up the score."""
+        return len(set(self.starts)) == 1
 
     def add(self, signal: Tensor) -> Tensor:
         """The signal of a layer, plus the bias shares so far if they are repeated at tokens."""
-        self.starts, self.outside = self.starts + 1, self.outside + self.elsewhere
+        self.starts[-1] += 1
+        self.outside = self.outside + self.unplaced[-1]
         if self.to_tokens and self.repeat:
-            return signal + self.total
-        self.outside = self.outside + self.total.sum(-1)
+            return signal + self.totals[-1]
+        self.outside = self.outside + self.totals[-1].sum(-1)
         return signal
 
     def missing(self, score: Float[Tensor, " r"], tokens: TokenScores) -> Float[Tensor, " r"]:
         """Score minus token scores and bias shares, summed over all layers read; `tokens` before `close`."""
-        return self.starts * score - tokens.sum(-1) - self.outside
+        return self.starts[-1] * score - tokens.sum(-1) - self.outside
 
     def close(self, tokens: TokenScores) -> TokenScores:
-        """Final token scores; bias shares that are not added to tokens are added to `elsewhere`."""
-        if not self.to_tokens:
-            self.elsewhere = self.elsewhere + self.total.sum(-1)
-            return tokens
-        return tokens if self.repeat else tokens + self.total
+        """Final token scores."""
+        return tokens if self.repeat or not self.to_tokens else tokens + self.total

@@ -152,7 +152,7 @@ class TokenGrid:
     form
         "sequence" [b n d], "packed" [(b n) d], "framed" [(b t) n d] (the frames of clips as images), "windows"
         [b windows n d], "channels_last" [b rows columns d] or "channels_first" [b d rows columns]; the latter two in a
-        clip with time steps before rows.
+        clip with time steps before rows. "pixels": an image [b c H W] whose tokens are the pixels of its cells.
     grid
         Rows and columns of the patches, with time steps before them in a clip.
     order
@@ -162,7 +162,7 @@ class TokenGrid:
         Number of tokens that belong to no patch (class, distillation and detection tokens, registers).
     """
 
-    form: Literal["sequence", "packed", "framed", "windows", "channels_last", "channels_first"]
+    form: Literal["sequence", "packed", "framed", "windows", "channels_last", "channels_first", "pixels"]
     grid: tuple[int, ...]
     order: Tensor | None = None
     others: int = 0
@@ -183,6 +183,10 @@ class TokenGrid:
                 x = x.flatten(1, -2)
             case "channels_first":
                 x = x.flatten(2).mT
+            case "pixels":
+                rows, columns = self.grid
+                cells = x.unflatten(-1, (columns, -1)).unflatten(-3, (rows, -1))  # [b c rows height columns width]
+                return cells.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
             case "packed" | "framed" | "windows":
                 x = x.reshape(-1, self.count, x.shape[-1])
         return x if self.order is None else x[:, self.order.to(x.device)]
@@ -194,6 +198,8 @@ class TokenGrid:
                 fits = len(shape) == len(self.grid) + 2 and tuple(shape[1:-1]) == self.grid
             case "channels_first":
                 fits = len(shape) == len(self.grid) + 2 and tuple(shape[2:]) == self.grid
+            case "pixels":
+                fits = len(shape) == 4 and not shape[2] % self.grid[0] and not shape[3] % self.grid[1]
             case "windows":
                 fits = len(shape) == 4 and shape[1] * shape[2] == self.count
             case "packed":
@@ -212,8 +218,34 @@ class TokenGrid:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NetworkBlock:
-    """One call of a block of a network: its module, and where the tokens at its input lie."""
+    """One call of a block of a network.
+
+    Attributes
+    ----------
+    name, module
+        Of the block.
+    tokens
+        Where the tokens at its input lie; of its first input, if there are several.
+    inputs
+        Its inputs, by their places among the floating-point tensors that it is called with.
+    others
+        Where the tokens of the other inputs lie.
+    repeat
+        Number of calls of the same module before this one.
+    trunk
+        Number of the chain of blocks that it belongs to. What passes one chain does not pass another: both models of an
+        ensemble, a CNN beside a ViT.
+    """
 
     name: str
     module: nn.Module
     tokens: TokenGrid
+    inputs: tuple[int, ...] = (0,)
+    others: tuple[TokenGrid, ...] = ()
+    repeat: int = 0
+    trunk: int = 0
+
+    @property
+    def grids(self) -> tuple[TokenGrid, ...]:
+        """Where the tokens of every input lie."""
+        return self.tokens, *self.others

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -383,11 +384,22 @@ class Network(BlackBox):
     Parameters
     ----------
     blocks
-        The calls of blocks, in the order of the forward.
+        The calls of blocks, in the order of the forward. The first ones of all trunks together are all that the outputs
+        depend on the image through, up to `bypass`.
+    named
+        Names of the blocks that were asked for; None if they were found.
+    outside
+        Whether the module uses inputs of blocks outside of them too, such as in `x = x + block(x)`.
+    skips
+        Whether a part of the image passes by later blocks, as it does where a decoder reads several stages.
     copy
         Whether the module changes tensors in place, so that recorded states have to be copied.
     missing
         Largest share of a score that was lost at a block in the completeness check, relative to the score.
+    bypass
+        Share of the outputs that depends on the image but not on the inputs of the first blocks.
+    varying
+        Share of a score that is counted as constants but changes with the image.
     clip
         Form of the clips that it takes; None for images.
     separate
@@ -403,19 +415,29 @@ class Network(BlackBox):
     """
 
     blocks: tuple[Any, ...]
+    named: str | tuple[str, ...] | None = None
+    outside: bool = False
+    skips: bool = False
     copy: bool = False
     missing: float = 0.0
+    bypass: float = 0.0
+    varying: float = 0.0
     clip: Clip | None = None
     separate: bool = False
 
     @property
     def depth(self) -> int:
-        """Number of blocks."""
-        return len(self.blocks)
+        """Number of blocks; of the longest trunk if there are several."""
+        return max(self.trunks, default=0)
+
+    @property
+    def trunks(self) -> tuple[int, ...]:
+        """Number of blocks of every trunk; see `NetworkBlock.trunk`."""
+        return tuple(Counter(block.trunk for block in self.blocks).values())
 
     def __repr__(self) -> str:
         size = "x".join(map(str, (*([] if self.clip is None else [self.clip.frames]), *self.size)))
-        return f"{type(self).__name__}({self.name!r}, {self.depth} blocks, {size}, {self.dtype}, {self.device})"
+        return f"{type(self).__name__}({self.name!r}, {len(self.blocks)} blocks, {size}, {self.dtype}, {self.device})"
 
 
 AnyModel = TypeVar("AnyModel", bound=BlackBox)

@@ -189,3 +189,8 @@ class ViT(Network):
     classify: Callable[[Pooled], Logits]
     affine: bool = True
     length: Callable[[Pooled], Float[Tensor, "b 1"]] | None = None
+
+    @property
+    def trunks(self) -> tuple[int, ...]:
+        """Number of blocks, of the only trunk."""
+        return (len(self.blocks),)

@@ -176,12 +176,12 @@ class TextTower:
 
         with torch.no_grad(), refuse_long_texts(name, len(ids)):
             output = call(entry)
-        copy, missing = check_completeness(network, entry, call, output)
+        findings = check_completeness(network, entry, call, output)
         with torch.no_grad():
             vectors = read(output)
         special_ids = frozenset(getattr(self.tokenizer, "all_special_ids", ()) or ())
         return Tower(
-            replace(network, copy=copy, missing=missing),
+            replace(network, copy=findings.copy, missing=findings.missing),
             entry,
             vectors,
             words=self.token_names(ids),
