@@ -24,6 +24,7 @@ from vitreous.capture.score_function import (
     resolve_score_function,
     two_class_logits,
 )
+from vitreous.capture.unseen_operations import describe_runtime_error
 from vitreous.core.errors import ModelError, NoGradientError, ShapeError, SpecError
 from vitreous.models.model import BlackBox
 from vitreous.models.tensor_types import Images, Logits, Tokens
@@ -309,21 +310,28 @@ class BlackBoxProbe:
             try:
                 logits = logits_of(images)
             except RuntimeError as problem:
+                if isinstance(problem, NotImplementedError):  # an operation without a backward pass on this device
+                    raise self._without_gradient(f" ({describe_runtime_error(problem)})") from problem
                 if "requires grad" not in str(problem):  # that of tensors to arrays
                     raise
                 raise self._without_gradient() from None
             scores = [score.sum() for score in self.target_scores(logits)]
         if not all(score.requires_grad for score in scores):
             raise self._without_gradient()
-        gradients = [
-            torch.autograd.grad(s, images, retain_graph=s is not scores[-1], allow_unused=True)[0] for s in scores
-        ]
+        try:
+            gradients = [
+                torch.autograd.grad(s, images, retain_graph=s is not scores[-1], allow_unused=True)[0] for s in scores
+            ]
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as problem:  # such as an operation without a backward pass
+            raise self._without_gradient(f" ({describe_runtime_error(problem)})") from problem
         if any(gradient is None for gradient in gradients):
             raise self._without_gradient()
         return interleave_targets(gradients)
 
-    def _without_gradient(self) -> NoGradientError:
-        return NoGradientError(f"{self.model.name!r} passes no gradient on to its images")
+    def _without_gradient(self, reason: str = "") -> NoGradientError:
+        return NoGradientError(f"{self.model.name!r} passes no gradient on to its images{reason}")
 
     # ── what only other kinds of models have ─────────────────────────────────────────────────────
 

@@ -15,6 +15,7 @@ from vitreous.capture.linearise import LINEARISATIONS, Linearisation
 from vitreous.capture.operation_registry import RULES, Call, Role, name_of, role_of, without_parameters
 from vitreous.capture.operations import Added, LinearisedForward
 from vitreous.capture.trace import Trace, backward, share, trace
+from vitreous.capture.unseen_operations import SeenNodes, Unseen, describe_runtime_error, find_unseen
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.model import Network, logits_of, tensors_of
 from vitreous.models.random_draws import normal_numbers
@@ -84,6 +85,7 @@ def check_way(model: Network, images: Images, traced: Trace) -> None:
             raise ModelError(
                 f"these images take another way through {model.name!r} than those that it was examined on: {problem}"
             ) from problem
+        COMPLETE[model.module].add(way_of(model, traced.mode))  # it may differ under another linearisation
 
 
 def way_of(model: Network, mode: LinearisedForward) -> tuple[Any, ...]:
@@ -144,7 +146,9 @@ def check_completeness(
                 constants += [*step.added, *((added, gradient) for _, added, gradient in step.added_beside)]
         except RuntimeError as problem:  # autograd: a state was changed in place
             if copy or "inplace" not in str(problem).replace("-", ""):
-                raise ModelError(f"{model.name!r} cannot be linearised: {str(problem).splitlines()[0]}") from problem
+                unseen = unseen_operations(model, lambda: call(image), lin)
+                reason = f"it uses {unseen.sentence}" if unseen else describe_runtime_error(problem)
+                raise ModelError(f"{model.name!r} cannot be linearised: {reason}") from problem
             continue
         worst, place = max(steps)
         if worst <= max(LARGEST_MISSING.get(mode.lowest, 1e-3), LARGEST_MISSING.get(model.dtype, 1e-3)):
@@ -166,12 +170,12 @@ def check_completeness(
             f"{model.name!r} changes states in place that were recorded, in a way that cannot be followed; a model that makes new "
             "tensors instead would work, and black_box=True needs none of this"
         )
+    missing = f"{model.name!r} cannot be seen through: {worst:.2g} of a score is lost after block {place!r}"
     lost = operations_without_rule(model, lambda: call(image), lin)
+    if not lost and (unseen := unseen_operations(model, lambda: call(image), lin)):
+        raise ModelError(f"{missing}; it uses {unseen.sentence}")
     named = f" ({lost} has no rule that keeps it)" if lost else ""
-    raise ModelError(
-        f"{model.name!r} cannot be seen through: {worst:.2g} of a score is lost after block {place!r}{named}; "
-        "vitreous.operation_rule registers a rule, and black_box=True needs none"
-    )
+    raise ModelError(f"{missing}{named}; vitreous.operation_rule registers a rule, and black_box=True needs none")
 
 
 def with_gradient(image: Images, model: Network) -> Images:
@@ -269,41 +273,46 @@ class OperationCheck(LinearisedForward):
             finally:
                 self.busy = False
         output = super().__torch_function__(func, types, args, kwargs)
-        if local is not None and isinstance(output, Tensor) and output.requires_grad:
-            output.register_hook(lambda gradient, local=local: self.check(name_of(func), gradient, *local))
+        if local is not None:
+            repeated, inputs, constants = local
+            for tensor, own in zip(tensors_of(output), repeated, strict=True):
+                if tensor.requires_grad and own.requires_grad:
+                    tensor.register_hook(
+                        lambda gradient, own=own: self.check(name_of(func), gradient, own, inputs, constants)
+                    )
         return output
 
     def repeat(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Tensor, list[Tensor], list[Tensor | None]] | None:
-        """Output of an operation on copies, the copies and recorded outputs, and the constants of the latter."""
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor | None]] | None:
+        """Outputs of an operation on copies, the copies and recorded outputs, and the constants of the latter."""
         leaves: list[Tensor] = []
 
         def copied(value: Any) -> Any:
             if isinstance(value, Tensor) and value.requires_grad and not isinstance(value, nn.Parameter):
                 leaf = value.detach().clone().requires_grad_()
+                own = leaf.clone()  # an operation may change it in place
                 for name in ("_vitreous_role", "_vitreous_source", "_vitreous_scaled"):
                     if hasattr(value, name):
-                        setattr(leaf, name, getattr(value, name))
+                        setattr(own, name, getattr(value, name))
                 leaves.append(leaf)
-                return leaf
+                return own
             if isinstance(value, list | tuple):
                 return type(value)(map(copied, value))
             return without_parameters(value)
 
         name = name_of(func)
-        if name.endswith("_"):
-            return None
         copied_args, named = tuple(map(copied, args)), {key: copied(value) for key, value in kwargs.items()}
         if not leaves:
             return None
         inner = LinearisedForward(self.linearisation, record_constants=True)
         rule = RULES.get(name)
         output = func(*copied_args, **named) if rule is None else rule(Call(func, copied_args, named, inner))
-        if not isinstance(output, Tensor) or not output.requires_grad:
+        outputs = tensors_of(output)
+        if not any(tensor.requires_grad for tensor in outputs):
             return None
         constants: list[Tensor | None] = [*([None] * len(leaves)), *(added.constant for added in inner.added)]
-        return output, [*leaves, *(added.output for added in inner.added)], constants
+        return outputs, [*leaves, *(added.output for added in inner.added)], constants
 
     def check(
         self, name: str, gradient: Tensor, output: Tensor, inputs: list[Tensor], constants: list[Tensor | None]
@@ -315,6 +324,17 @@ class OperationCheck(LinearisedForward):
             if grad is not None:
                 missing = missing - share(x.detach() if constant is None else constant, grad).sum(dtype=torch.float64)
         self.lost[name] = self.lost.get(name, 0.0) + abs(missing.item())
+
+
+def unseen_operations(model: Network, forward: Callable[[], Any], linearisation: Linearisation) -> Unseen | None:
+    """What of a network is not called as torch functions, which rules need; None if all of it is."""
+    mode = SeenNodes(linearisation, record_constants=True, copy_recorded=True)
+
+    def run() -> list[Tensor]:
+        traced = trace(model.module, forward, model.blocks, mode, outside=model.outside)
+        return [*tensors_of(traced.output), *(segment.entered for segment in traced.segments)]
+
+    return find_unseen(model.module, mode, run)
 
 
 def operations_without_rule(model: Network, forward: Callable[[], Any], linearisation: Linearisation) -> str:

@@ -19,6 +19,7 @@ from vitreous.capture.layer import BlockLayer, Gradients, Layer, interleave_targ
 from vitreous.capture.linearise import LINEARISATIONS, PLAIN, Linearisation
 from vitreous.capture.operations import Added, LinearisedForward
 from vitreous.capture.trace import Backward, Segment, backward, share, trace
+from vitreous.capture.unseen_operations import following_operations
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.layout import Layout, TokenGrid, layout_of
@@ -341,7 +342,7 @@ class NetworkProbe(BlackBoxProbe):
         """Gradient of the score in the pixels, under a linearisation of the whole network."""
 
         def logits(images: Images) -> Tensor:
-            with evaluating(self.model.module), LinearisedForward(lin):
+            with evaluating(self.model.module), following_operations(self.model.name), LinearisedForward(lin):
                 output = self.model.call(images)
             return self.model.read(output)
 
@@ -356,7 +357,7 @@ class MixedImagesError(ModelError):
 
 
 def mixes_images(model: Network, images: Images) -> bool:
-    """Whether what is computed of the first of two images depends on the second, or is not in the order of the images."""
+    """Whether a model cannot take two images, or the first depends on the second or is not in the order of the images."""
 
     def run(images: Images) -> tuple[list[Tensor], list[Tensor]]:
         """Outputs of the model, and of its operations that add constants."""
@@ -371,7 +372,10 @@ def mixes_images(model: Network, images: Images) -> bool:
             for pair, single in zip(together, alone, strict=True)
         )
 
-    (outputs, states), (own_outputs, own_states) = run(images), run(images[:1])
+    try:
+        (outputs, states), (own_outputs, own_states) = run(images), run(images[:1])
+    except Exception:  # noqa: BLE001 - of any kind: the model may take one image at a time, or have no memory for two
+        return True
     if model.output_type is not None and first_differs(outputs[:1], own_outputs[:1]):
         return True
     if not first_differs(states, own_states):

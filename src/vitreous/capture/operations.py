@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,10 @@ from vitreous.core.errors import SpecError
 from vitreous.models.eval_mode import parts
 
 __all__ = ["Added", "LinearisedForward", "operation_rule"]
+
+
+# Nodes that were ever added to the graphs of this thread: TorchScript and extensions add them without torch functions.
+count_nodes: Callable[[], int] = getattr(torch._C._autograd, "_get_sequence_nr", lambda: 0)
 
 
 class LinearisedForward(TorchFunctionMode):
@@ -86,7 +90,8 @@ class LinearisedForward(TorchFunctionMode):
         self.record_constants = record_constants
         self.copy_recorded = copy_recorded
         self.added: list[Added] = []
-        self.path = 0  # hash of the operations that were called so far
+        self.path = 0  # hash of the operations that were called so far, and of how many nodes others added to the graph
+        self.nodes = 0  # nodes of this thread's graphs after the last operation
         self.rules: dict[Callable[..., Any], Rule | None] = {}  # by torch function, once it was called
         self.detaches_parameters = True  # False if it is known that no parameter requires gradients
 
@@ -94,7 +99,17 @@ class LinearisedForward(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         # Called for every operation and every attribute of a tensor: some 1,400 times in a Swin-B, while a GPU is idle.
-        self.path = hash((self.path, func))
+        self.path = hash((self.path, func, count_nodes() - self.nodes))
+        output = self.run(func, args, kwargs)
+        self.nodes = count_nodes()
+        return output
+
+    def __enter__(self) -> Self:
+        self.nodes = count_nodes()
+        return super().__enter__()
+
+    def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        """What a torch function returns, with the backward pass of its rule."""
         if not torch.is_grad_enabled() or not self.active:
             # a view of a parameter requires gradients even here (a class token that is expanded now and joined later)
             own_args = tuple(map(without_parameters, args)) if self.detaches_parameters else args

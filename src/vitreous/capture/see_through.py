@@ -12,7 +12,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import CheckpointError
 
 from vitreous.capture.blocks import find_blocks
 from vitreous.capture.bypass import measure_bypass, other_image, refuse_bypass
@@ -20,6 +19,7 @@ from vitreous.capture.completeness import Completeness, check_completeness
 from vitreous.capture.network_probe import mixes_images
 from vitreous.capture.precision import without_autocast
 from vitreous.capture.token_places import size_of
+from vitreous.capture.unseen_operations import refusing_graph_errors, uncompiled
 from vitreous.core.errors import ModelError, ShapeError, unexpected_errors_as
 from vitreous.core.progress import ProgressDisplay, show_progress
 from vitreous.models.black_box import (
@@ -174,7 +174,7 @@ def examine(
         return examinations[key].describe(model)
     label = f"examining {model.name!r}"
     # evaluating once for all forwards: a model may have thousands of submodules
-    with evaluating(model.module), show_progress(progress, label, EXAMINATION_STEPS) as display:
+    with evaluating(model.module), uncompiled(), show_progress(progress, label, EXAMINATION_STEPS) as display:
         findings = examine_on(model, image, blocks, display)
     if len(examinations) >= 8:  # images of many sizes
         examinations.clear()
@@ -200,7 +200,8 @@ def examine_on(
     clip = None if model.clip is None else replace(model.clip, frames=image.shape[model.clip.axis])
     display.end_step()
     display.begin_step("finding its blocks, and where their tokens are in the image")
-    located = find_blocks(model.module, model.call, image, blocks, clip)
+    with refusing_graph_errors(model.name):
+        located = find_blocks(model.module, model.call, image, blocks, clip)
     grids = [grid for block in located.blocks for grid in block.grids]
     fine = max((tokens.grid for tokens in grids), key=math.prod)
     size = size_of(image, clip)
@@ -222,13 +223,8 @@ def examine_on(
         count = logits.shape[-1] if (logits := logits_of(first)).ndim == 2 else None
     display.end_step()
     display.begin_step("checking that no share of a score is lost")
-    try:
+    with refusing_graph_errors(model.name):
         bypass = measure_bypass(model, image)
-    except CheckpointError as problem:
-        raise ModelError(
-            f"{model.name!r} computes parts of its forward again in the backward pass (torch.utils.checkpoint), which cannot be "
-            "followed; the model without it would work, and black_box=True needs no gradients"
-        ) from problem
     refuse_bypass(model, bypass)
     completeness = check_completeness(model, image, model.call, first, other_image(image, clip))
     unbound = tuple(replace(block, module=nn.Identity()) for block in located.blocks)

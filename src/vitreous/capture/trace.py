@@ -19,7 +19,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from vitreous.capture.call_inputs import entering_tensors, floating_tensors, replace_tensors
 from vitreous.capture.layer import or_zeros
 from vitreous.capture.operation_registry import CONSTANT
-from vitreous.capture.operations import Added, LinearisedForward
+from vitreous.capture.operations import Added, LinearisedForward, count_nodes
+from vitreous.capture.unseen_operations import following_operations
 from vitreous.core.errors import ModelError
 from vitreous.models.eval_mode import evaluating, hooking
 from vitreous.models.layout import NetworkBlock, TokenGrid
@@ -133,6 +134,7 @@ class Trace:
                 # neither the state nor its history changes with x if it is a copy
                 entering[id(x)] = segment.leaf.clone() if self.mode.copy_recorded and not self.outside else segment.leaf
                 self.segments.append(segment)
+        self.mode.nodes = count_nodes()
         call = self.segments[-len(block.inputs)]
         self.mode.added = call.added  # constants that are recorded from here on
         self.open.append(call)
@@ -247,6 +249,7 @@ def trace(
         hooking((block.module for block in blocks), traced.enter, traced.leave),
         evaluating(module),
         mode.marking(module),
+        following_operations(type(module).__name__),
         torch.set_grad_enabled(mode.differentiable or outside or watched is not None),
         mode,
     ):
