@@ -15,7 +15,7 @@ from vitreous.capture.linearise import LINEARISATIONS, Linearisation
 from vitreous.capture.operation_registry import RULES, Call, Role, name_of, role_of, without_parameters
 from vitreous.capture.operations import Added, LinearisedForward
 from vitreous.capture.trace import Trace, backward, share, trace
-from vitreous.capture.unseen_operations import SeenNodes, Unseen, describe_runtime_error, find_unseen
+from vitreous.capture.unseen_operations import SeenNodes, Unseen, find_unseen, without_graph
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.model import Network, logits_of, tensors_of
 from vitreous.models.random_draws import normal_numbers
@@ -147,8 +147,9 @@ def check_completeness(
         except RuntimeError as problem:  # autograd: a state was changed in place
             if copy or "inplace" not in str(problem).replace("-", ""):
                 unseen = unseen_operations(model, lambda: call(image), lin)
-                reason = f"it uses {unseen.sentence}" if unseen else describe_runtime_error(problem)
-                raise ModelError(f"{model.name!r} cannot be linearised: {reason}") from problem
+                if unseen is None:
+                    raise without_graph(model.name, problem) from problem
+                raise ModelError(f"{model.name!r} cannot be linearised: it uses {unseen.sentence}") from problem
             continue
         worst, place = max(steps)
         if worst <= max(LARGEST_MISSING.get(mode.lowest, 1e-3), LARGEST_MISSING.get(model.dtype, 1e-3)):

@@ -96,6 +96,8 @@ class Trace:
         Block calls that have not returned yet; None for other calls of the same modules.
     entered
         Number of block calls so far.
+    follow
+        Called where the backward rules begin.
     bypass
         Gradient at the watched images, once a score was followed back; None if it does not reach them.
     """
@@ -112,6 +114,7 @@ class Trace:
     open: list[Segment | None] = field(default_factory=list)
     bypass: Tensor | None = None
     entered: int = 0
+    follow: Callable[[], None] = field(default=lambda: None)
 
     @property
     def changed_in_place(self) -> bool:
@@ -126,6 +129,7 @@ class Trace:
             self.open.append(None)
             return None
         torch.set_grad_enabled(True)
+        self.follow()
         self.mode.active = True
         entering: dict[int, Tensor] = {}
         with torch._C.DisableTorchFunction():  # these operations are ours, not the model's
@@ -249,7 +253,7 @@ def trace(
         hooking((block.module for block in blocks), traced.enter, traced.leave),
         evaluating(module),
         mode.marking(module),
-        following_operations(type(module).__name__),
+        following_operations(type(module).__name__) as traced.follow,
         torch.set_grad_enabled(mode.differentiable or outside or watched is not None),
         mode,
     ):

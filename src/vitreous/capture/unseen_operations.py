@@ -6,7 +6,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -98,8 +98,10 @@ def find_unseen(module: nn.Module, mode: SeenNodes, run: Callable[[], list[Tenso
     functions = sorted({operation_of(node) for node in unseen if isinstance(node, BackwardCFunction)})
     if "CheckpointFunction" in functions:
         return CHECKPOINT
+    if "torch.vmap" in mode.transforms:
+        return Unseen("torch.vmap", "the same computed on the whole batch by torch functions")
     if mode.transforms:
-        return Unseen(" and ".join(sorted(mode.transforms)), "the same computed on the whole batch by torch functions")
+        return Unseen("torch.func", "the same computed by torch functions")
     if functions:
         return Unseen(
             f"the torch.autograd.Function {' or '.join(map(repr, functions[:3]))}",
@@ -122,23 +124,42 @@ FOLLOWING: list[Any] = []  # open scopes of `following_operations` in all thread
 
 
 @contextmanager
-def following_operations(name: str) -> Iterator[None]:
-    """Context in which every operation of a model is a torch function that runs once: compiled parts run uncompiled.
+def following_operations(name: str) -> Iterator[Callable[[], None]]:
+    """Context of a forward, in which compiled parts run uncompiled.
+
+    Yields a function to call where the backward rules begin. From there on every operation has to run once, in the forward.
 
     Raises
     ------
     ModelError
-        If a part of the model is to be run again in the backward pass, which has no rules then.
+        If an operation is to be run again in the backward pass, which has no rules then, or has no backward pass.
     """
+    with uncompiled(), ExitStack() as stack:
+        follows = has_saved_tensors_hooks()  # of the caller, who may keep tensors elsewhere: they cannot be told apart
+
+        def follow() -> None:
+            nonlocal follows
+            if not follows:
+                stack.enter_context(torch.autograd.graph.disable_saved_tensors_hooks(NO_HOOKS))
+            follows = True
+
+        try:
+            yield follow
+        except RuntimeError as problem:
+            if NO_HOOKS in str(problem):
+                raise ModelError(f"{name!r} cannot be linearised: it uses {CHECKPOINT.sentence}") from problem
+            if isinstance(problem, NotImplementedError):
+                raise without_graph(name, problem) from problem
+            raise
+
+
+def has_saved_tensors_hooks() -> bool:
+    """Whether something changes how autograd keeps tensors for the backward pass."""
     try:
-        with uncompiled(), torch.autograd.graph.disable_saved_tensors_hooks(NO_HOOKS):
-            yield
-    except RuntimeError as problem:
-        if NO_HOOKS in str(problem):
-            raise ModelError(f"{name!r} cannot be linearised: it uses {CHECKPOINT.sentence}") from problem
-        if isinstance(problem, NotImplementedError):  # of an operation that has no backward pass on this device
-            raise without_graph(name, problem) from problem
-        raise
+        with torch.autograd.graph.disable_saved_tensors_hooks(NO_HOOKS):
+            return False
+    except RuntimeError:
+        return True
 
 
 @contextmanager
