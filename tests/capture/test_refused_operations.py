@@ -333,7 +333,8 @@ def test_compiled_parts_are_followed_as_they_were_written() -> None:
     expected = vitreous.explain(
         vitreous.see_through(module, size=(SIZE, SIZE)), images(), target=1, method="attnlrp"
     ).patches
-    module.blocks[1].part = torch.compile(module.blocks[1].part, backend=compile_graph)
+    part: Any = module.blocks[1].part
+    module.blocks[1].part = torch.compile(part, backend=compile_graph)
 
     described = vitreous.see_through(module, size=(SIZE, SIZE))
     attribution = vitreous.explain(described, images(), target=1, method="attnlrp")

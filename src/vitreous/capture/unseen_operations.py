@@ -63,7 +63,7 @@ class SeenNodes(LinearisedForward):
 
 def transform_of(tensor: Tensor) -> str:
     """The transform that a tensor is a value of; empty if it is a plain one."""
-    functorch = torch._C._functorch
+    functorch = torch._C._functorch  # type: ignore[attr-defined]
     if functorch.is_batchedtensor(tensor):
         return "torch.vmap"
     return "torch.func" if functorch.is_functorch_wrapped_tensor(tensor) else ""
