@@ -222,6 +222,29 @@ def test_an_operation_is_refused_by_name(make: Callable[[], nn.Module], parts: t
     assert "''" not in sentence
 
 
+class Beside(Tokens):
+    """A part is called beside the blocks."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.patches(images).flatten(2).mT
+        y = self.before(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head((x + 0.001 * y).mean(1))
+
+
+@each("name", ["function", "scripted module", "gradient", "reentrant checkpoint", "vmap", "GRU"])
+def test_an_operation_beside_the_blocks_is_refused_by_name(name: str) -> None:
+    make, parts = REFUSED[name]
+    torch.manual_seed(0)
+    module = Beside(make(), before=True).double().eval()
+
+    with pytest.raises(ModelError, match="'Beside' cannot be ") as caught:
+        vitreous.see_through(module, size=(SIZE, SIZE))
+
+    assert parts[0].replace("blocks.1.part", "before") in str(caught.value)
+
+
 LATE = ("function", "function without backward", "scripted module", "GRU", "vmap", "checkpoint", "no graph")
 
 
@@ -333,8 +356,8 @@ def test_compiled_parts_are_followed_as_they_were_written() -> None:
     expected = vitreous.explain(
         vitreous.see_through(module, size=(SIZE, SIZE)), images(), target=1, method="attnlrp"
     ).patches
-    part: Any = module.blocks[1].part
-    module.blocks[1].part = torch.compile(part, backend=compile_graph)
+    block: Any = module.blocks[1]
+    block.part = torch.compile(block.part, backend=compile_graph)
 
     described = vitreous.see_through(module, size=(SIZE, SIZE))
     attribution = vitreous.explain(described, images(), target=1, method="attnlrp")
