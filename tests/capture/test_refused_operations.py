@@ -191,6 +191,10 @@ OWN_RULE = "vitreous.operation_rule registers a rule"
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     "function": (applied(lambda part, x: Wave.apply(part(x))), ("torch.autograd.Function 'Wave'", FUNCTION)),
+    "function of a part": (
+        applied(lambda part, x: Wave.apply(part(x).unflatten(-1, (2, -1)).unbind(-2)[0]).repeat(1, 1, 2)),
+        ("torch.autograd.Function 'Wave'", FUNCTION),
+    ),
     "function without backward": (applied(lambda part, x: OneWay.apply(part(x))), ("'OneWay'", FUNCTION)),
     "scripted module": (lambda: scripted(mlp()), ("'blocks.1.part' (torch.jit)", "the module it was made from")),
     "traced module": (lambda: traced(mlp()), ("'blocks.1.part' (torch.jit)", "the module it was made from")),
@@ -342,6 +346,26 @@ def test_methods_with_gradients_refuse_a_black_box_that_passes_none_on(name: str
         NoGradientError, match=r"'Tokens' passes no gradient on to its images \(.+\), and 'ig' computes"
     ):
         vitreous.explain(described, images(), target=1, method="ig")
+
+
+def test_an_activation_of_a_vit_without_backward_is_refused() -> None:
+    from timm.models.vision_transformer import VisionTransformer
+
+    vit = VisionTransformer(img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3, num_classes=3)
+    vit.blocks[1].mlp.act = Applied(lambda part, x: OneWay.apply(x))  # type: ignore[union-attr]
+    described = vitreous.wrap(vit.eval())
+
+    with pytest.raises(
+        ModelError, match=r"'VisionTransformer' cannot be linearised: .*'OneWay'; black_box=True needs no"
+    ):
+        vitreous.explain(described, torch.zeros(1, 3, 32, 32), target=1, method="ixg")
+
+
+def test_a_share_that_is_lost_at_the_pixels_has_no_block_without_a_name() -> None:
+    module = nn.Sequential(scripted(network(nn.Identity)))
+
+    with pytest.raises(ModelError, match="is lost on the way from the pixels; it uses the scripted module '0'"):
+        vitreous.see_through(module, size=(SIZE, SIZE))
 
 
 @pytest.mark.slow  # imports the compiler

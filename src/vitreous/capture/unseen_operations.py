@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -180,23 +180,33 @@ def uncompiled() -> Iterator[None]:
                 FOLLOWING.pop().__exit__(None, None, None)
 
 
-def describe_runtime_error(problem: RuntimeError) -> str:
-    """First sentence of an error of the model or of autograd."""
-    return message_of(problem).split(". ")[0].removesuffix(".")
+def describe_runtime_error(problem: RuntimeError, outputs: Iterable[Tensor] = ()) -> str:
+    """First sentence of an error of the model or of autograd, and the classes that its outputs were computed with."""
+    sentence = message_of(problem).split(". ")[0].removesuffix(".")
+    nodes = nodes_above({tensor.grad_fn for tensor in outputs}, set())
+    names = {operation_of(node) for node in nodes if isinstance(node, BackwardCFunction) and not is_own(node)}
+    return f"{sentence}: {' or '.join(map(repr, sorted(names)))}" if names else sentence
 
 
-def without_graph(name: str, problem: RuntimeError) -> ModelError:
-    return ModelError(
-        f"{name!r} cannot be linearised: {describe_runtime_error(problem)}; black_box=True needs no gradients"
-    )
+def is_own(node: Any) -> bool:
+    """Whether a node of the graph is the backward pass of a rule."""
+    return type(node)._forward_cls.__module__.startswith("vitreous.")
+
+
+def without_graph(name: str, problem: RuntimeError, outputs: Iterable[Tensor] = ()) -> ModelError:
+    reason = describe_runtime_error(problem, outputs)
+    return ModelError(f"{name!r} cannot be linearised: {reason}; black_box=True needs no gradients")
 
 
 @contextmanager
-def refusing_graph_errors(name: str) -> Iterator[None]:
-    """Context in which an error of a model that has run without a graph, and does not with one, refuses it."""
+def refusing_graph_errors(name: str, outputs: Iterable[Tensor] = ()) -> Iterator[None]:
+    """Context in which an error of a model that has run without a graph, and does not with one, refuses it.
+
+    `outputs` are those that have a graph already.
+    """
     try:
         yield
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as problem:
-        raise without_graph(name, problem) from problem
+        raise without_graph(name, problem, outputs) from problem
