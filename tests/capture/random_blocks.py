@@ -77,7 +77,7 @@ class Body(nn.Module):
         if kind in ("conv", "branches", "dense"):
             self.conv = nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
         if kind in ("excite", "multiply"):
-            self.gates = nn.ModuleList([nn.Sequential(nn.Linear(WIDTH, 4), nn.ReLU(), nn.Linear(4, WIDTH))])
+            self.gates = nn.ModuleList([nn.Sequential(nn.Linear(WIDTH, 4), nn.GELU(), nn.Linear(4, WIDTH))])
         if kind == "recurrent":
             self.memory = nn.GRU(WIDTH, WIDTH, batch_first=True)
         if kind == "experts":
