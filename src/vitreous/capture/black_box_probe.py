@@ -325,7 +325,7 @@ class BlackBoxProbe:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as problem:  # such as an operation without a backward pass
-            raise self._without_gradient(f" ({describe_runtime_error(problem)})") from problem
+            raise self._without_gradient(f" ({describe_runtime_error(problem, scores)})") from problem
         if any(gradient is None for gradient in gradients):
             raise self._without_gradient()
         return interleave_targets(gradients)

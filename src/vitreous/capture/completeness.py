@@ -15,7 +15,7 @@ from vitreous.capture.linearise import LINEARISATIONS, Linearisation
 from vitreous.capture.operation_registry import RULES, Call, Role, name_of, role_of, without_parameters
 from vitreous.capture.operations import Added, LinearisedForward
 from vitreous.capture.trace import Trace, backward, share, trace
-from vitreous.capture.unseen_operations import SeenNodes, Unseen, describe_runtime_error, find_unseen
+from vitreous.capture.unseen_operations import SeenNodes, Unseen, find_unseen, without_graph
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.model import Network, logits_of, tensors_of
 from vitreous.models.random_draws import normal_numbers
@@ -126,8 +126,9 @@ def check_completeness(
         except RuntimeError as problem:  # autograd: a state was changed in place
             if copy or "inplace" not in str(problem).replace("-", ""):
                 unseen = unseen_operations(model, lambda: call(image), lin)
-                reason = f"it uses {unseen.sentence}" if unseen else describe_runtime_error(problem)
-                raise ModelError(f"{model.name!r} cannot be linearised: {reason}") from problem
+                if unseen is None:
+                    raise without_graph(model.name, problem) from problem
+                raise ModelError(f"{model.name!r} cannot be linearised: it uses {unseen.sentence}") from problem
             continue
         worst, place = max(steps)
         if worst <= max(LARGEST_MISSING.get(mode.lowest, 1e-3), LARGEST_MISSING.get(model.dtype, 1e-3)):
@@ -150,7 +151,8 @@ def check_completeness(
             f"{model.name!r} changes states in place that were recorded, in a way that cannot be followed; a model that makes new "
             "tensors instead would work, and black_box=True needs none of this"
         )
-    missing = f"{model.name!r} cannot be seen through: {worst:.2g} of a score is lost after block {place!r}"
+    where = f"after block {place!r}" if place else "on the way from the pixels"
+    missing = f"{model.name!r} cannot be seen through: {worst:.2g} of a score is lost {where}"
     lost = operations_without_rule(model, lambda: call(image), lin)
     if not lost and (unseen := unseen_operations(model, lambda: call(image), lin)):
         raise ModelError(f"{missing}; it uses {unseen.sentence}")
@@ -257,9 +259,7 @@ class OperationCheck(LinearisedForward):
             repeated, inputs, constants = local
             for tensor, own in zip(tensors_of(output), repeated, strict=True):
                 if tensor.requires_grad and own.requires_grad:
-                    tensor.register_hook(
-                        lambda gradient, own=own: self.check(name_of(func), gradient, own, inputs, constants)
-                    )
+                    tensor.register_hook(partial(self.check, name_of(func), own, inputs, constants))
         return output
 
     def repeat(
@@ -295,9 +295,16 @@ class OperationCheck(LinearisedForward):
         return outputs, [*leaves, *(added.output for added in inner.added)], constants
 
     def check(
-        self, name: str, gradient: Tensor, output: Tensor, inputs: list[Tensor], constants: list[Tensor | None]
+        self,
+        name: str,
+        output: Tensor,
+        inputs: list[Tensor],
+        constants: list[Tensor | None],
+        gradient: Tensor | None,
     ) -> None:
-        """Add up what is lost of output times gradient."""
+        """Add up what is lost of output times gradient, which is None for an output that is not used."""
+        if gradient is None:
+            return
         grads = torch.autograd.grad(output, inputs, gradient, allow_unused=True, retain_graph=True)
         missing = (output.detach() * gradient).nan_to_num(0, 0, 0).sum(dtype=torch.float64)
         for x, constant, grad in zip(inputs, constants, grads, strict=True):

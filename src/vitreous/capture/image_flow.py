@@ -251,7 +251,12 @@ def record_flow(
         with torch._C.DisableTorchFunction(), torch.enable_grad():
             if not outside:
                 copies = {id(tensor): tensor.clone() for tensor in tensors if tensor.requires_grad}
-            now = sequence_number(clock.clone().grad_fn)
+            ticked = clock.clone()
+            if ticked.grad_fn is None:
+                raise NotImplementedError(
+                    f"{names[part]!r} is called in a transform of torch.func, which no rule reaches"
+                )
+            now = sequence_number(ticked.grad_fn)
         for place, tensor in enumerate(tensors):
             tensor = copies.get(id(tensor), tensor)
             if tensor.grad_fn is not None:

@@ -343,7 +343,8 @@ class NetworkProbe(BlackBoxProbe):
         """Gradient of the score in the pixels, under a linearisation of the whole network."""
 
         def logits(images: Images) -> Tensor:
-            with evaluating(self.model.module), following_operations(self.model.name), LinearisedForward(lin):
+            with evaluating(self.model.module), following_operations(self.model.name) as follow, LinearisedForward(lin):
+                follow()
                 output = self.model.call(images)
             return self.model.read(output)
 

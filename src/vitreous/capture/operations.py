@@ -53,7 +53,7 @@ __all__ = ["Added", "LinearisedForward", "operation_rule"]
 
 
 # Nodes that were ever added to the graphs of this thread: TorchScript and extensions add them without torch functions.
-count_nodes: Callable[[], int] = getattr(torch._C._autograd, "_get_sequence_nr", lambda: 0)
+count_nodes: Callable[[], int] = getattr(torch._C._autograd, "_get_sequence_nr", lambda: 0)  # type: ignore[attr-defined]
 
 
 class LinearisedForward(TorchFunctionMode):

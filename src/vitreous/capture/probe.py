@@ -23,6 +23,7 @@ from vitreous.capture.network_probe import LayerPass, NetworkProbe
 from vitreous.capture.packed import outputs_of_subsets
 from vitreous.capture.pixels import LogitReader
 from vitreous.capture.score_function import QuestionInput, per_row
+from vitreous.capture.unseen_operations import refusing_graph_errors
 from vitreous.core.errors import ShapeError
 from vitreous.models.model import BlackBox, Network
 from vitreous.models.tensor_types import Images, Keep, Logits, Tokens
@@ -125,7 +126,8 @@ class Probe(NetworkProbe):
             states = block_states.pop() if block_states else self._run(index, self.states[index], layer_pass)
             gradients = Gradients()
             if layer_pass.gradients:
-                gradients, upstreams = backward(states, upstreams, layer_pass.normed)
+                with refusing_graph_errors(self.vit.name, [states.output]):  # an activation without a backward pass
+                    gradients, upstreams = backward(states, upstreams, layer_pass.normed)
                 if layer_pass.presence and layer_pass.attention:
                     slope = slope_in_presence(states, gradients)
                     slope = slope if head_slope is None else slope + head_slope

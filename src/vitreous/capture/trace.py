@@ -96,6 +96,8 @@ class Trace:
         Block calls that have not returned yet; None for other calls of the same modules.
     entered
         Number of block calls so far.
+    follow
+        Called where the backward rules begin.
     bypass
         Gradient at the watched images, once a score was followed back; None if it does not reach them.
     """
@@ -112,6 +114,7 @@ class Trace:
     open: list[Segment | None] = field(default_factory=list)
     bypass: Tensor | None = None
     entered: int = 0
+    follow: Callable[[], None] = field(default=lambda: None)
 
     @property
     def changed_in_place(self) -> bool:
@@ -129,9 +132,10 @@ class Trace:
         if block is None or level < self.down_to[block.trunk]:
             self.open.append(None)
             return None
+        torch.set_grad_enabled(True)
+        self.follow()
         self.mode.active = True
         entering: dict[int, Tensor] = {}
-        torch.set_grad_enabled(True)
         for part, x in enumerate(block_inputs(block, args, kwargs)):
             segment = self.read_at(block, part, level, x) if self.outside else self.cut_at(block, part, level, x)
             # neither the state nor its history changes with x if it is a copy
@@ -250,7 +254,7 @@ def trace(
         hooking((block.module for block in blocks), traced.enter, traced.leave),
         evaluating(module),
         mode.marking(module),
-        following_operations(type(module).__name__),
+        following_operations(type(module).__name__) as traced.follow,
         torch.set_grad_enabled(mode.differentiable or outside or watched is not None),
         mode,
     ):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -63,7 +63,7 @@ class SeenNodes(LinearisedForward):
 
 def transform_of(tensor: Tensor) -> str:
     """The transform that a tensor is a value of; empty if it is a plain one."""
-    functorch = torch._C._functorch
+    functorch = torch._C._functorch  # type: ignore[attr-defined]
     if functorch.is_batchedtensor(tensor):
         return "torch.vmap"
     return "torch.func" if functorch.is_functorch_wrapped_tensor(tensor) else ""
@@ -98,8 +98,10 @@ def find_unseen(module: nn.Module, mode: SeenNodes, run: Callable[[], list[Tenso
     functions = sorted({operation_of(node) for node in unseen if isinstance(node, BackwardCFunction)})
     if "CheckpointFunction" in functions:
         return CHECKPOINT
+    if "torch.vmap" in mode.transforms:
+        return Unseen("torch.vmap", "the same computed on the whole batch by torch functions")
     if mode.transforms:
-        return Unseen(" and ".join(sorted(mode.transforms)), "the same computed on the whole batch by torch functions")
+        return Unseen("torch.func", "the same computed by torch functions")
     if functions:
         return Unseen(
             f"the torch.autograd.Function {' or '.join(map(repr, functions[:3]))}",
@@ -122,23 +124,42 @@ FOLLOWING: list[Any] = []  # open scopes of `following_operations` in all thread
 
 
 @contextmanager
-def following_operations(name: str) -> Iterator[None]:
-    """Context in which every operation of a model is a torch function that runs once: compiled parts run uncompiled.
+def following_operations(name: str) -> Iterator[Callable[[], None]]:
+    """Context of a forward, in which compiled parts run uncompiled.
+
+    Yields a function to call where the backward rules begin. From there on every operation has to run once, in the forward.
 
     Raises
     ------
     ModelError
-        If a part of the model is to be run again in the backward pass, which has no rules then.
+        If an operation is to be run again in the backward pass, which has no rules then, or has no backward pass.
     """
+    with uncompiled(), ExitStack() as stack:
+        follows = has_saved_tensors_hooks()  # of the caller, who may keep tensors elsewhere: they cannot be told apart
+
+        def follow() -> None:
+            nonlocal follows
+            if not follows:
+                stack.enter_context(torch.autograd.graph.disable_saved_tensors_hooks(NO_HOOKS))
+            follows = True
+
+        try:
+            yield follow
+        except RuntimeError as problem:
+            if NO_HOOKS in str(problem):
+                raise ModelError(f"{name!r} cannot be linearised: it uses {CHECKPOINT.sentence}") from problem
+            if isinstance(problem, NotImplementedError):
+                raise without_graph(name, problem) from problem
+            raise
+
+
+def has_saved_tensors_hooks() -> bool:
+    """Whether something changes how autograd keeps tensors for the backward pass."""
     try:
-        with uncompiled(), torch.autograd.graph.disable_saved_tensors_hooks(NO_HOOKS):
-            yield
-    except RuntimeError as problem:
-        if NO_HOOKS in str(problem):
-            raise ModelError(f"{name!r} cannot be linearised: it uses {CHECKPOINT.sentence}") from problem
-        if isinstance(problem, NotImplementedError):  # of an operation that has no backward pass on this device
-            raise without_graph(name, problem) from problem
-        raise
+        with torch.autograd.graph.disable_saved_tensors_hooks(NO_HOOKS):
+            return False
+    except RuntimeError:
+        return True
 
 
 @contextmanager
@@ -159,23 +180,33 @@ def uncompiled() -> Iterator[None]:
                 FOLLOWING.pop().__exit__(None, None, None)
 
 
-def describe_runtime_error(problem: RuntimeError) -> str:
-    """First sentence of an error of the model or of autograd."""
-    return message_of(problem).split(". ")[0].removesuffix(".")
+def describe_runtime_error(problem: RuntimeError, outputs: Iterable[Tensor] = ()) -> str:
+    """First sentence of an error of the model or of autograd, and the classes that its outputs were computed with."""
+    sentence = message_of(problem).split(". ")[0].removesuffix(".")
+    nodes = nodes_above({tensor.grad_fn for tensor in outputs}, set())
+    names = {operation_of(node) for node in nodes if isinstance(node, BackwardCFunction) and not is_own(node)}
+    return f"{sentence}: {' or '.join(map(repr, sorted(names)))}" if names else sentence
 
 
-def without_graph(name: str, problem: RuntimeError) -> ModelError:
-    return ModelError(
-        f"{name!r} cannot be linearised: {describe_runtime_error(problem)}; black_box=True needs no gradients"
-    )
+def is_own(node: Any) -> bool:
+    """Whether a node of the graph is the backward pass of a rule."""
+    return type(node)._forward_cls.__module__.startswith("vitreous.")
+
+
+def without_graph(name: str, problem: RuntimeError, outputs: Iterable[Tensor] = ()) -> ModelError:
+    reason = describe_runtime_error(problem, outputs)
+    return ModelError(f"{name!r} cannot be linearised: {reason}; black_box=True needs no gradients")
 
 
 @contextmanager
-def refusing_graph_errors(name: str) -> Iterator[None]:
-    """Context in which an error of a model that has run without a graph, and does not with one, refuses it."""
+def refusing_graph_errors(name: str, outputs: Iterable[Tensor] = ()) -> Iterator[None]:
+    """Context in which an error of a model that has run without a graph, and does not with one, refuses it.
+
+    `outputs` are those that have a graph already.
+    """
     try:
         yield
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as problem:
-        raise without_graph(name, problem) from problem
+        raise without_graph(name, problem, outputs) from problem
