@@ -19,7 +19,8 @@ from vitreous.wrapping import as_network
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
-from architecture_cases import SMALL, randomise
+from architecture_case import randomise
+from architecture_cases import SMALL
 
 CASES = {case.name: case for case in SMALL}
 

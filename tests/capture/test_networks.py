@@ -325,7 +325,7 @@ def test_batches_are_tried_once_where_they_are_refused():
         return one_at_a_time(x)
 
     assert len(vitreous.see_through(randomise(Sequences(refuse)).double().eval(), size=(32, 32)).blocks) == 2
-    assert len(refused) == 1
+    assert len(refused) == 2  # for the places of tokens, and for whether images of a batch mix
 
 
 def test_images_that_are_a_batch_of_their_own_are_run_without_another(monkeypatch):
@@ -338,7 +338,7 @@ def test_images_that_are_a_batch_of_their_own_are_run_without_another(monkeypatc
     module = randomise(OfBatches(count)).double().eval()
     monkeypatch.setattr("vitreous.capture.token_places.PIXELS_TOGETHER", 3 * 32 * 32)
     vitreous.see_through(module, size=(32, 32))
-    assert set(sizes) == {1}
+    assert max(sizes) == 2  # only to see whether images of a batch mix
 
 
 class Sequences(nn.Module):

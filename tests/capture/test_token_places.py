@@ -14,7 +14,6 @@ from tests.cases import each
 from tests.models.families import build, shaken
 from vitreous.capture.blocks import observe_calls
 from vitreous.capture.place_measurement import match_tokens, measure_places, turned_orders
-from vitreous.core.errors import ModelError
 from vitreous.models.layout import TokenGrid
 from vitreous.models.vit import ViT
 
@@ -213,6 +212,7 @@ def test_a_vit_whose_pixels_stay_in_place_remains_a_vit(name):
     assert isinstance(vitreous.wrap(Moving(vit(), KEPT[name])), ViT)
 
 
+@pytest.mark.filterwarnings("ignore::vitreous.Caveat")
 @each(
     "name",
     PARTS := {
@@ -224,9 +224,17 @@ def test_a_vit_whose_pixels_stay_in_place_remains_a_vit(name):
         "rolled by half a patch": lambda x: x.roll(4, -1),
     },
 )
-def test_a_vit_that_sees_a_part_of_the_image_or_more_is_refused(name):
-    with pytest.raises(ModelError, match="could not be confirmed, as after a crop"):
-        vitreous.wrap(Moving(vit(), PARTS[name]))
+def test_a_vit_that_sees_a_part_of_the_image_or_more_is_explained_at_the_pixels(name):
+    network = vitreous.wrap(Moving(vit(), PARTS[name]))
+    attribution = vitreous.explain(network, images(32), 1, "ixg")
+    leaf = images(32).requires_grad_()
+    (gradient,) = torch.autograd.grad(network.module(leaf)[:, 1].sum(), leaf)
+    rows, columns = attribution.layout.grid
+    cells = (leaf.detach() * gradient).sum(1).unflatten(1, (rows, -1)).unflatten(3, (columns, -1)).sum((2, 4))
+
+    assert [block.tokens.form for block in network.blocks] == ["pixels"]
+    torch.testing.assert_close(attribution.patches, cells.flatten(1), rtol=1e-9, atol=1e-12)
+    assert "pixels" in attribution.provenance["caveat"]
 
 
 def test_pixels_of_a_moved_image_change_the_token_of_their_place_and_no_other():

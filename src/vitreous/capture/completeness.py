@@ -57,39 +57,18 @@ class Completeness:
     varying: float = 0.0
 
 
-# Ways through modules (the blocks that are cut, and the operations of a forward) on which nothing is lost.
+# Ways through modules (the blocks, and the operations of a forward) for which places of tokens were found.
+PLACED: WeakKeyDictionary[nn.Module, set[tuple[Any, ...]]] = WeakKeyDictionary()
+# Ways through modules (the blocks that are cut, and the operations of a linearised forward) on which nothing is lost.
 COMPLETE: WeakKeyDictionary[nn.Module, set[tuple[Any, ...]]] = WeakKeyDictionary()
 
 
-def check_way(model: Network, images: Images, traced: Trace) -> None:
-    """Check completeness again if a forward took another way than those that were checked.
-
-    Control flow that depends on the values of an image shows in the operations that are called.
-
-    Raises
-    ------
-    ModelError
-        If blocks are called more or less often than in the forward that was examined, or a share of a score is lost.
-    """
-    if traced.entered != len(model.blocks):
-        raise ModelError(
-            f"{model.name!r} calls its blocks {traced.entered} times for these images and {len(model.blocks)} times for the image that it was "
-            "examined on; a model that takes one way for all images would work, and black_box=True needs none"
-        )
-    if way_of(model, traced.mode) not in COMPLETE.get(model.module, ()):
-        with torch.no_grad():
-            output = model.call(images)
-        try:
-            check_completeness(model, images, model.call, output)
-        except ModelError as problem:
-            raise ModelError(
-                f"these images take another way through {model.name!r} than those that it was examined on: {problem}"
-            ) from problem
-        COMPLETE[model.module].add(way_of(model, traced.mode))  # it may differ under another linearisation
-
-
 def way_of(model: Network, mode: LinearisedForward) -> tuple[Any, ...]:
-    return tuple(block.name for block in model.blocks), mode.path
+    return names_of(model), mode.path
+
+
+def names_of(model: Network) -> tuple[str, ...]:
+    return tuple(block.name for block in model.blocks)
 
 
 def check_completeness(
@@ -163,6 +142,7 @@ def check_completeness(
                     outside=model.outside,
                 )
                 varying = changed_share(traced, again, constants) / max(scale, 1e-30)
+                PLACED.setdefault(model.module, set()).add((names_of(model), mode.functions))
             COMPLETE.setdefault(model.module, set()).add(way_of(model, mode))
             return Completeness(copy, worst, varying)
         break

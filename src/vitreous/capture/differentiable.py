@@ -107,9 +107,7 @@ class DifferentiableForward(LinearisedForward):
         self.phase = Phase()
         self.active = active
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         kwargs = kwargs or {}
         if not self.active:  # before the first block, everything is a constant of the linearised pass
             output = func(*args, **kwargs)

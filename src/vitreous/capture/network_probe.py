@@ -13,11 +13,12 @@ from torch import Tensor
 
 from vitreous.capture.black_box_probe import BiasShares, BlackBoxProbe, refuse_other_rows
 from vitreous.capture.bypass import share_of
-from vitreous.capture.completeness import LARGEST_MISSING, check_way, with_gradient
+from vitreous.capture.completeness import LARGEST_MISSING, with_gradient
 from vitreous.capture.forward import HeadOutput
 from vitreous.capture.layer import BlockLayer, Gradients, Layer, interleave_targets, or_zeros
 from vitreous.capture.linearise import LINEARISATIONS, PLAIN, Linearisation
 from vitreous.capture.operations import Added, LinearisedForward
+from vitreous.capture.other_ways import check_way
 from vitreous.capture.trace import Backward, Segment, backward, share, trace
 from vitreous.capture.unseen_operations import following_operations
 from vitreous.core.errors import ModelError, SpecError

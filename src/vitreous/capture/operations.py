@@ -91,6 +91,7 @@ class LinearisedForward(TorchFunctionMode):
         self.copy_recorded = copy_recorded
         self.added: list[Added] = []
         self.path = 0  # hash of the operations that were called so far, and of how many nodes others added to the graph
+        self.functions = 0  # hash of the operations that return tensors, the same under every linearisation
         self.nodes = 0  # nodes of this thread's graphs after the last operation
         self.rules: dict[Callable[..., Any], Rule | None] = {}  # by torch function, once it was called
         self.detaches_parameters = True  # False if it is known that no parameter requires gradients
@@ -101,6 +102,8 @@ class LinearisedForward(TorchFunctionMode):
         # Called for every operation and every attribute of a tensor: some 1,400 times in a Swin-B, while a GPU is idle.
         self.path = hash((self.path, func, count_nodes() - self.nodes))
         output = self.run(func, args, kwargs)
+        if isinstance(output, Tensor):  # what is asked of a tensor, such as its shape, is no step of the way
+            self.functions = hash((self.functions, func))
         self.nodes = count_nodes()
         return output
 

@@ -122,22 +122,25 @@ class Trace:
         return any(added.output._version != added.version for part in self.segments for added in part.added)
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with torch._C.DisableTorchFunction():  # these operations are ours, not the model's
+            return self._enter(module, args, kwargs)
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         repeat = self.calls[module] = self.calls.get(module, -1) + 1
         block, level = self.levels.get((module, repeat), (None, 0))
         self.entered += block is not None
         if block is None or level < self.down_to[block.trunk]:
             self.open.append(None)
             return None
-        torch.set_grad_enabled(True)
         self.follow()
         self.mode.active = True
         entering: dict[int, Tensor] = {}
-        with torch._C.DisableTorchFunction():  # these operations are ours, not the model's
-            for part, x in enumerate(block_inputs(block, args, kwargs)):
-                segment = self.read_at(block, part, level, x) if self.outside else self.cut_at(block, part, level, x)
-                # neither the state nor its history changes with x if it is a copy
-                entering[id(x)] = segment.leaf.clone() if self.mode.copy_recorded and not self.outside else segment.leaf
-                self.segments.append(segment)
+        torch.set_grad_enabled(True)
+        for part, x in enumerate(block_inputs(block, args, kwargs)):
+            segment = self.read_at(block, part, level, x) if self.outside else self.cut_at(block, part, level, x)
+            # neither the state nor its history changes with x if it is a copy
+            entering[id(x)] = segment.leaf.clone() if self.mode.copy_recorded and not self.outside else segment.leaf
+            self.segments.append(segment)
         self.mode.nodes = count_nodes()
         call = self.segments[-len(block.inputs)]
         self.mode.added = call.added  # constants that are recorded from here on
@@ -166,9 +169,7 @@ class Trace:
         return Segment(block, part, level, is_entry, state, state, edge)
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        if not self.open:
-            return
-        segment = self.open.pop()
+        segment = self.open.pop() if self.open else None
         if segment is not None and len(segment.block.inputs) == 1:  # else its output is not all that goes on
             with torch._C.DisableTorchFunction():
                 segment.output = next(floating_tensors(output), None)
