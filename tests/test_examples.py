@@ -61,8 +61,12 @@ def public_methods(cls: type) -> Iterator[tuple[str, Any]]:
 
 
 def undocumented(value: Any, docstring: str) -> list[str]:
-    """Parameters that no entry of the docstring names."""
-    names = [name for name in inspect.signature(value).parameters if name not in ("self", "cls", "args", "kwargs")]
+    """Public parameters that no entry of the docstring names."""
+    names = [
+        name
+        for name in inspect.signature(value).parameters
+        if name not in ("self", "cls", "args", "kwargs") and not name.startswith("_")
+    ]
     entries = re.findall(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*)$", docstring, flags=re.MULTILINE)
     documented = {name.strip("* ") for entry in entries for name in entry.split(",")}
     return [name for name in names if name not in documented]

@@ -234,7 +234,7 @@ def test_a_vit_that_sees_a_part_of_the_image_or_more_is_explained_at_the_pixels(
 
     assert [block.tokens.form for block in network.blocks] == ["pixels"]
     torch.testing.assert_close(attribution.patches, cells.flatten(1), rtol=1e-9, atol=1e-12)
-    assert "pixels" in attribution.provenance["caveat"]
+    assert "cells of the image itself" in attribution.provenance["caveat"]
 
 
 def test_pixels_of_a_moved_image_change_the_token_of_their_place_and_no_other():

@@ -68,7 +68,7 @@ def test_a_model_of_a_module_or_a_file_is_explained(home, subtests, capsys):
         with subtests.test(model):
             flags = ["--method", "own", "--json", "--out", f"out{number}"]
             assert main(["explain", "red.png", "--model", model, *PLAIN, *flags]) == 0
-            (record,) = json.loads(capsys.readouterr().out)["pictures"]
+            (record,) = json.loads(capsys.readouterr().out)["images"]
             assert len(record["top"]) == 3
 
 

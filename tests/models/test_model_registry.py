@@ -202,7 +202,7 @@ def test_owners_and_aliases_are_known_without_reading_a_name_before(numbers: reg
 
 def test_names_may_be_registered_while_others_are_iterated_over(numbers: registry.Registry[int]) -> None:
     for name in numbers:
-        numbers.add(f"{name}, again", 1, "mine")
+        numbers.add(f"{name}-again", 1, "mine")
 
     assert len(numbers) == 2
 

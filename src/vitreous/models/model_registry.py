@@ -128,7 +128,7 @@ def adapter(name: str, *, matches: Callable[[nn.Module], bool]) -> Callable[[D],
     >>> from vitreous.models.timm import from_timm
     >>> class MyViT(timm.models.VisionTransformer):
     ...     pass
-    >>> @vitreous.adapter("my models", matches=lambda module: isinstance(module, MyViT))
+    >>> @vitreous.adapter("my-models", matches=lambda module: isinstance(module, MyViT))
     ... def describe(model, name):
     ...     return from_timm(model, f"mine: {name}")
     >>> vitreous.wrap(MyViT(depth=2)).name
