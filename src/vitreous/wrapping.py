@@ -20,7 +20,14 @@ from vitreous.core.errors import ModelError, NotAdaptedError
 from vitreous.models.black_box import FunctionModule, describe_black_box
 from vitreous.models.image_input import Preprocess
 from vitreous.models.model import AnyModel, BlackBox, Network
-from vitreous.models.model_registry import adapt, build_named, model_label, refuse_meta_default, with_origin
+from vitreous.models.model_registry import (
+    adapt,
+    build_named,
+    find_adapter,
+    model_label,
+    refuse_meta_default,
+    with_origin,
+)
 from vitreous.models.module_structure import structure_of, unwrap
 from vitreous.models.outputs import check_declared, checked_names, count_with_noun, with_outputs
 from vitreous.models.transforms import as_preprocess
@@ -239,9 +246,12 @@ def describe(
         vit = find_inner_vit(module, name)
         if vit is None:
             try:
-                return as_network(module, name, str(problem), preprocess=preprocess, size=size)
+                network = as_network(module, name, str(problem), preprocess=preprocess, size=size)
             except ModelError as lost:
                 raise ModelError(f"{problem}; as a network of any kind: {lost}") from None
+            if find_adapter(module) is not None and [block.tokens.form for block in network.blocks] == ["pixels"]:
+                raise ModelError(f"{problem}; as a network of any kind, it has no tokens but its pixels") from None
+            return network
     return vit if preprocess is None else with_preprocess(vit, preprocess)
 
 

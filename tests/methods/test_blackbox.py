@@ -45,6 +45,18 @@ def residual() -> nn.Module:
     return ResNet(BasicBlock, (1, 1, 1, 1), num_classes=5).eval()
 
 
+class Recurrent(nn.Module):
+    """Reads the rows of an image one after the other, by an operation that has no backward rule."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.rows, self.head = nn.GRU(3 * width, 8, batch_first=True), nn.Linear(8, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        states, _ = self.rows(images.transpose(1, 2).flatten(2))
+        return self.head(states[:, -1])
+
+
 class Wordy(nn.Module):
     """Returns an object, as Hugging Face's models do."""
 
@@ -119,10 +131,12 @@ def test_white_box_methods_are_refused_with_those_that_work():
             SpecError, match=rf"'{spec}' needs the parts of a ViT.*\('SwinTransformer' is not .*of a network ask .*ixg"
         ):
             vitreous.explain(swin(), images(), method=spec)
-    linear = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
-    with pytest.raises(ModelError, match=r"no blocks .*'ixg' looks inside the model; as a black box .*occlusion.*rise"):
-        vitreous.explain(linear, images(), method="ixg")
-    assert vitreous.explain(linear, images(), method="rise(masks=3)").provenance["black_box"].startswith("treated as")
+    recurrent = Recurrent().eval()
+    with pytest.raises(ModelError, match=r"'gru'.*'ixg' looks inside the model; as a black box .*occlusion.*rise"):
+        vitreous.explain(recurrent, images(), method="ixg")
+    assert (
+        vitreous.explain(recurrent, images(), method="rise(masks=3)").provenance["black_box"].startswith("treated as")
+    )
     opaque_swin = box(swin())
     with pytest.raises(SpecError, match=r"'genatt' looks inside the model; of a black box ask one of: .*rise"):
         vitreous.explain(opaque_swin, images(), method="genatt")

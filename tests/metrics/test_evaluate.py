@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import vitreous
+from tests.methods.test_blackbox import Recurrent
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.metrics.metric import METRICS
 from vitreous.metrics.order import check_levels
@@ -193,9 +194,9 @@ def test_a_map_of_another_grid_is_refused(vit, images):
 
 
 def test_the_error_for_an_unsupported_classifier_says_how_to_evaluate_it():
-    cnn = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 4)).eval()
+    recurrent = Recurrent(width=16).eval()
     with pytest.raises(vitreous.ModelError, match="black_box=True"):
-        vitreous.evaluate(cnn, torch.randn(2, 3, 16, 16), torch.rand(2, 16, 16), "deletion", target=1)
+        vitreous.evaluate(recurrent, torch.randn(2, 3, 16, 16), torch.rand(2, 16, 16), "deletion", target=1)
 
 
 def test_the_maps_of_a_score_are_measured_on_the_model_that_was_explained(vit, images):

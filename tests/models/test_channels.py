@@ -211,6 +211,6 @@ def test_a_radiograph_is_explained_on_the_command_line(tmp_path, capsys):
     assert main([*words, "--mean", "0.03,0.5", "--std", "0.02"]) == 2
     assert "--mean has 2 numbers, and 'timm:vit_tiny_patch16_224' takes images of 1 channel" in capsys.readouterr().err
     assert main([*words, "--mean", "0.03", "--std", "0.02"]) == 0
-    (record,) = json.loads(capsys.readouterr().out)["pictures"]
+    (record,) = json.loads(capsys.readouterr().out)["images"]
     with Image.open(record["sheet"]) as sheet:
         assert sheet.size > (100, 100)

@@ -329,7 +329,7 @@ def test_a_link_to_an_evicted_image_asks_for_it_and_works_after_its_upload(bare_
     name = hashlib.sha256(data).hexdigest()
     with Served(Settings(port=0)) as fresh:
         page = bare_page
-        page.goto(f"{fresh.address}/#picture={name}&method=ixg&method=genatt&classes=3")  # as links before 0.2
+        page.goto(f"{fresh.address}/#image={name}&method=ixg&method=genatt&classes=3")
         page.wait_for_selector("text=The image of this link is not here any more")
         page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": data})
         page.wait_for_selector("text=Why key?", timeout=PATIENCE)
@@ -457,20 +457,6 @@ def test_a_link_restores_the_screen(visit):
     again.until("location.hash !== ''")
     again.page.wait_for_timeout(300)
     assert again.page.evaluate("location.hash") == link
-
-
-def test_a_link_of_an_earlier_version_restores_the_screen(visit):
-    link = (
-        "#model=scenes&image=pair-1-6&lead=1&question=logit&scale=method&opacity=60&view=image&mode=insertion&step=5&film=genatt"
-        "&classes=6.15&method=temper&method=genatt&rivals=1.0&truth=0&start=3&removed=AAABAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
-    )
-    seen = visit(link.replace("image=pair", "picture=pair").replace("view=image", "view=picture"))
-
-    seen.until("link => location.hash === link", arg=link)  # written from the state of the page
-    assert seen.page.locator(".card.main b").inner_text() == "genatt"
-    assert seen.page.inner_text("#layer-sum b") == "genatt+skipplus(start=3)"
-    assert seen.page.inner_text("#patch-share-value").replace("\xa0", " ") == "4.6 % · 9 of 196 patches"
-    assert seen.says().startswith("Without 1 patch it still predicts gear")
 
 
 def test_a_damaged_link_opens_the_page(bare_page, served):

@@ -167,6 +167,8 @@ def examine(
     `blocks` and `progress` as for `see_through`; those that were named before are found again for another image size.
     """
     blocks = blocks or model.named
+    if not (blocks is None or isinstance(blocks, str | Sequence)):
+        raise ModelError(f"blocks={blocks!r}; a name such as 'layers.*.blocks.*', or a list of names would work")
     model = replace(model, named=blocks if blocks is None or isinstance(blocks, str) else tuple(blocks))
     examinations = EXAMINED.setdefault(model.module, {})
     key = (structure_of(model.module), tuple(image.shape), image.dtype, image.device.type, str(blocks))
