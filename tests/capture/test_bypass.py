@@ -545,7 +545,7 @@ def test_the_first_level_of_an_architecture_is_the_gradient_of_the_untouched_mod
     torch.manual_seed(0)
     network = vitreous.see_through(randomise(build()).double().eval(), size=(size, size))
 
-    assert len(network.blocks) == blocks
+    assert 1 <= len(network.blocks) <= blocks  # fewer where a map is too small to be placed
     attribution = check_by_oracle(network, images(1, size))
     decomposed = vitreous.explain(network, images(1, size), 1, "decompx")
     assert decomposed.residual.abs().max() < 1e-8 * decomposed.score.abs().max()
