@@ -17,6 +17,7 @@ from vitreous.core.errors import DataError, ModelError, unexpected_errors_as
 from vitreous.data import Sample
 from vitreous.data.batch import collate, preprocess_sample
 from vitreous.front import load
+from vitreous.map_findings import UNDEFINED, with_cautions
 from vitreous.mapping.manifest import MANIFEST, check_files
 from vitreous.mapping.shard_files import AGAIN, check_file, list_complete_files, read_about
 from vitreous.mapping.source import open_source
@@ -466,7 +467,7 @@ def as_attribution(table: pa.Table, metadata: Mapping[str, Any]) -> Attribution:
     preprocess = metadata.get("preprocess")
     provenance = metadata.get("provenance", {}).get(first["method"])
     score = table["score"].to_numpy()
-    return Attribution(
+    attribution = Attribution(
         patches=maps if has_patches else None,
         native_pixels=None if has_patches else maps.view(len(table), *shape),
         native="patch" if has_patches else "pixel",
@@ -479,3 +480,4 @@ def as_attribution(table: pa.Table, metadata: Mapping[str, Any]) -> Attribution:
         provenance=provenance or {"question": first["question"], "model": first.get("model")},
         preprocess=None if preprocess is None else read_preprocess(preprocess),
     )
+    return with_cautions(attribution, [] if bool(maps.isfinite().all()) else [UNDEFINED])

@@ -168,6 +168,10 @@ def evaluate(
         raise ModelError(
             f"metrics compare maps with images, and {described.name!r} takes clips; explain, .maps() and .plot() work on clips"
         )
+    if images is None and (explained is None or explained.images is None):
+        raise ShapeError(
+            "the explained images are needed, and the attribution holds none: give them to evaluate, or save it by save(images=True)"
+        )
     described, _, tensor = prepare_images(
         described, explained.images if images is None and explained is not None else images
     )

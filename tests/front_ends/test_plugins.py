@@ -142,9 +142,9 @@ def test_other_processes_import_plugins_with_a_job(home, tmp_path):
     """Workers, and those of Ray, unpickle a job; a module of the current folder is found although they are elsewhere."""
     plugins.load_plugin(home)
     plan = plan_from_flags(
-        models=[f"{home}:build"], datasets=["scenes:single?count=1"], methods=["own"], metrics=["sparseness"]
+        models=[f"{home}:build"], datasets=["scenes:single?count=2"], methods=["own"], metrics=["sparseness"]
     )
-    jobs = pickle.dumps([PlanJob(plan), MapJob(ModelSpec(f"{home}:build"), "scenes:single?count=1", ("own",))])
+    jobs = pickle.dumps([PlanJob(plan), MapJob(ModelSpec(f"{home}:build"), "scenes:single?count=2", ("own",))])
     (tmp_path / "jobs").write_bytes(jobs)
     program = f"""
 import pathlib, pickle, vitreous
@@ -171,3 +171,44 @@ def test_workers_run_models_and_methods_of_a_module(home, capsys):
         == 0
     )
     assert json.loads(capsys.readouterr().out)["new_maps"] == 4
+
+
+@pytest.mark.slow
+def test_an_edited_builder_of_a_model_is_noticed(home, tmp_path, capsys):
+    """Each command in a process of its own, as modules stay imported."""
+    file = tmp_path / "edited.py"
+    source = "import timm, torch\nSEED = 0\n\ndef build():\n    torch.manual_seed(SEED)\n"
+    source += "    return timm.create_model('vit_tiny_patch16_224', num_classes=3, img_size=32, depth=1)\n"
+
+    def count_new_rows() -> str:
+        command = [
+            sys.executable,
+            "-m",
+            "vitreous",
+            "bench",
+            "--model",
+            "edited.py:build",
+            "--data",
+            "scenes:single?count=2",
+        ]
+        command += [
+            "--size",
+            "32",
+            *PLAIN,
+            "--method",
+            "ixg",
+            "--metric",
+            "sparseness",
+            "--out",
+            "run",
+            "--device",
+            "cpu",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return (done.stdout + done.stderr).strip().splitlines()[-1]
+
+    file.write_text(source)
+    assert count_new_rows() == "4 new rows; results in run"
+    assert count_new_rows() == "nothing new; results in run"
+    file.write_text(source.replace("SEED = 0", "SEED = 5"))
+    assert count_new_rows() == "4 new rows; results in run"

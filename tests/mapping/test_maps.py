@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import torch
 
@@ -93,3 +95,14 @@ def test_a_folder_is_measured_with_the_images_that_were_explained(tmp_path):
 def test_a_folder_without_maps_gives_an_error_message(tmp_path):
     with pytest.raises(DataError, match=r"holds no maps; `vitreous map DATASET"):
         maps.read(Path(tmp_path))
+
+
+def test_an_undefined_map_is_read_with_its_caution(stored):
+    table = stored.dataset.to_table().filter(pc.field("error").is_null()).slice(0, 1)
+    column = table.schema.get_field_index("scale")
+    undefined = table.set_column(column, "scale", pa.array([float("nan")], table.schema.field("scale").type))
+
+    attribution = maps.as_attribution(undefined, stored.about)
+    assert not attribution.native_maps.isfinite().any()
+    assert "undefined" in attribution.provenance["caveat"]
+    assert "undefined" not in maps.as_attribution(table, stored.about).provenance.get("caveat", "")

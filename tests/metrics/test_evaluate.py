@@ -221,3 +221,12 @@ def test_every_metric_is_listed_with_its_facts():
     assert listed["deletion_aopc"]["higher_is_better"] is True
     assert listed["pixel_accuracy"]["pooled"] is True
     assert all(one["title"] for one in listed.values())
+
+
+def test_an_attribution_without_images_is_measured_on_given_ones_only(vit, images, tmp_path):
+    vitreous.explain(vit, images, method="ixg").save(tmp_path / "maps.safetensors")
+    loaded = vitreous.Attribution.load(tmp_path / "maps.safetensors")
+
+    with pytest.raises(ShapeError, match=r"the attribution holds none.*save\(images=True\)"):
+        vitreous.evaluate(vit, None, loaded, "sparseness")
+    assert vitreous.evaluate(vit, images, loaded, "sparseness").scores.isfinite().all()

@@ -288,7 +288,12 @@ def test_the_argument_of_the_images_is_found():
     module = Keywords()
     module.forward = lambda *, x: x
 
-    assert [image_keyword(kind) for kind in (Keywords, Positional, AnyKeywords)] == ["images", None, None]
+    class Short(nn.Module):
+        def forward(s, *, pixel_values):
+            return pixel_values
+
+    kinds = (Keywords, Positional, AnyKeywords, Short)
+    assert [image_keyword(kind) for kind in kinds] == ["images", None, None, "pixel_values"]
     assert call_module(module, None, pictures()) is pictures()
 
 

@@ -11,11 +11,12 @@ from torch import nn
 from vitreous.capture.operation_registry import RULES
 from vitreous.capture.score_function import resolve_score_function
 from vitreous.core.code_identity import CodeIdentity, identify_code, identify_library
+from vitreous.core.plugins import find_plugin
 from vitreous.data.reader import READERS, expand_path, recognise, split_spec
 from vitreous.data.remote import is_uri
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import resolve_metric
-from vitreous.models.model_registry import ADAPTERS, find_source
+from vitreous.models.model_registry import ADAPTERS, SOURCES, find_source
 
 if TYPE_CHECKING:
     from vitreous.bench.plan import Plan
@@ -29,7 +30,17 @@ def format_code(**parts: tuple[CodeIdentity, ...]) -> str:
 
 def identify_model(name: str) -> tuple[CodeIdentity, ...]:
     """Code by which a model may be built and described, as far as it is known before the model is built."""
-    return identify_code(find_source(name)[0].create, [ADAPTERS[known] for known in ADAPTERS], RULES)
+    return identify_code(find_builder(name), [ADAPTERS[known] for known in ADAPTERS], RULES)
+
+
+def find_builder(name: str) -> Any:
+    """What builds a model: the function of its source, or what a module of the user calls by this name."""
+    source, own_name = find_source(name)
+    module = find_plugin(name.partition(":")[0])
+    if module is None or SOURCES.find(name.partition(":")[0]) is not None:
+        return source.create
+    builder = getattr(module, own_name, None)
+    return type(builder) if isinstance(builder, nn.Module) else builder
 
 
 def identify_module(name: str, module: Any) -> tuple[CodeIdentity, ...]:
@@ -37,7 +48,7 @@ def identify_module(name: str, module: Any) -> tuple[CodeIdentity, ...]:
     parts = [*module.modules()] if isinstance(module, nn.Module) else [module]
     matching = [adapter for adapter in map(ADAPTERS.__getitem__, ADAPTERS) if any(map(adapter.matches, parts))]
     classes = {type(part) for part in parts} if isinstance(module, nn.Module) else parts
-    return identify_code(find_source(name)[0].create, matching, RULES, classes)
+    return identify_code(find_builder(name), matching, RULES, classes)
 
 
 def identify_reader(spec: str) -> tuple[CodeIdentity, ...]:

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from vitreous.bench.code_record import format_plan_code
 from vitreous.bench.keys import hash_identity
-from vitreous.bench.model_options import stamp_file
+from vitreous.bench.model_options import load_cached, stamp_file
 from vitreous.bench.plan_source import parse_fraction
 from vitreous.core.code_identity import CodeIdentity, identify_code
 from vitreous.core.digests import digest
 from vitreous.core.errors import DataError, SpecError
-from vitreous.core.plugins import reduce_with_plugins
+from vitreous.core.plugins import find_plugin, reduce_with_plugins
 from vitreous.data import Dataset, open_dataset, read_subset, subset
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, resolve_metric
 
 if TYPE_CHECKING:
-    from vitreous.bench.plan import DataSpec, Evaluation, Plan
+    from vitreous.bench.plan import DataSpec, Evaluation, ModelSpec, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def fingerprint_cells(plan: Plan, cells: Sequence[WorkCell]) -> dict[int, str]:
     folder, the checkpoint was overwritten or a method was edited; rows whose keys are known are not computed again.
     """
     code = format_plan_code(plan).encode()
-    weights = [stamp_file(model.checkpoint) for model in plan.models]
+    weights = [stamp_weights(model, plan) for model in plan.models]
     fingerprints = {}
     for cell in cells:
         keys = open_cached(plan.datasets[cell.dataset]).keys
@@ -119,6 +119,13 @@ def fingerprint_cells(plan: Plan, cells: Sequence[WorkCell]) -> dict[int, str]:
             code, weights[cell.model].encode(), *(line.encode() for line in image_lines), size=8
         )
     return fingerprints
+
+
+def stamp_weights(model: ModelSpec, plan: Plan) -> str:
+    """Stamp of the checkpoint file; the hash of the weights of a model that a module of the user builds in its own way."""
+    if find_plugin(model.name.partition(":")[0]) is None:
+        return stamp_file(model.checkpoint)
+    return load_cached(model, plan.precision, plan.device).weights
 
 
 def select_shard(cells: Sequence[WorkCell], shard: str) -> list[WorkCell]:

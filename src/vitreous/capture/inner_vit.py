@@ -109,7 +109,9 @@ def keeps_places(module: nn.Module, call: ModuleCall, images: Images) -> bool:
     noise = torch.randn(images.shape, generator=generator).to(images)
     with torch.no_grad():
         changed = torch.where(replaced.to(images.device), noise, images)
-        entered = observe_calls(module, lambda: module(changed), {call.name: call.module}, most=1)[0].state
+        entered = observe_calls(module, lambda: call_module(module, None, changed), {call.name: call.module}, most=1)[
+            0
+        ].state
     change = (entered - call.state).double().square().sum(1, keepdim=True).cpu()
     return bool(change[~replaced].mean() <= ELSEWHERE * change[replaced].mean())
 

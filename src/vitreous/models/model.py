@@ -94,17 +94,20 @@ def call_module(module: nn.Module, inputs: Inputs | None, images: Images) -> Any
 @lru_cache(maxsize=256)
 def image_keyword(kind: type[nn.Module]) -> str | None:
     """As `keyword_of`, for the forward of a class of modules."""
-    return keyword_of(inspect.getattr_static(kind, "forward", None))
+    return keyword_of(inspect.getattr_static(kind, "forward", None), of_class=True)
 
 
-def keyword_of(forward: Any) -> str | None:
-    """Name of the argument that receives the images if a module's forward takes them by keyword only, else None."""
+def keyword_of(forward: Any, of_class: bool = False) -> str | None:
+    """Name of the argument that receives the images if a module's forward takes them by keyword only, else None.
+
+    The first parameter of the function of a class is the module itself.
+    """
     try:
-        parameters = list(inspect.signature(forward).parameters.values())
+        parameters = list(inspect.signature(forward).parameters.values())[int(of_class) :]
     except (TypeError, ValueError):  # some built-in functions have no signature
         return None
     positional = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    if any(p.kind in positional or p.kind is p.POSITIONAL_ONLY for p in parameters if p.name != "self"):
+    if any(p.kind in positional or p.kind is p.POSITIONAL_ONLY for p in parameters):
         return None
     keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     required = [p.name for p in keywords if p.default is p.empty]
