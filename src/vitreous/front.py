@@ -23,7 +23,7 @@ from vitreous.explanation import (
     explain_batch,
     precision_of,
 )
-from vitreous.map_findings import UNDEFINED
+from vitreous.map_findings import UNDEFINED, with_cautions
 from vitreous.methods.attribution import Attribution, join_attributions
 from vitreous.methods.inside import Inside, make_recorder
 from vitreous.methods.method import Method
@@ -167,7 +167,7 @@ def explain(
     if caution := caution_of_images(described, inputs):
         if originals is not None:  # a tensor may be anything, so that the caveat is in the provenance alone
             warnings.warn(f"{described.name}: {caution}", Caveat, stacklevel=2)
-        attribution = with_caveat(attribution, caution)
+        attribution = with_cautions(attribution, [caution])
     return with_images(attribution, described, originals, inputs)
 
 
@@ -176,12 +176,6 @@ def check_switches(**switches: Any) -> None:
     for name, value in switches.items():
         if not (value is None or isinstance(value, bool)):
             raise SpecError(f"{name}={value!r}; True, False or None would work")
-
-
-def with_caveat(attribution: Attribution, caution: str) -> Attribution:
-    """The attribution with a further caveat in its provenance."""
-    caveat = "; ".join(filter(None, [attribution.provenance.get("caveat", ""), caution]))
-    return replace(attribution, provenance={**attribution.provenance, "caveat": caveat})
 
 
 def with_images(

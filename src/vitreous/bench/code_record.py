@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -36,11 +37,17 @@ def identify_model(name: str) -> tuple[CodeIdentity, ...]:
 def find_builder(name: str) -> Any:
     """What builds a model: the function of its source, or what a module of the user calls by this name."""
     source, own_name = find_source(name)
-    module = find_plugin(name.partition(":")[0])
-    if module is None or SOURCES.find(name.partition(":")[0]) is not None:
+    module = find_own_module(name)
+    if module is None:
         return source.create
     builder = getattr(module, own_name, None)
     return type(builder) if isinstance(builder, nn.Module) else builder
+
+
+def find_own_module(name: str) -> ModuleType | None:
+    """The module of the user that a model's name begins with, where no source has that name; else None."""
+    prefix = name.partition(":")[0]
+    return find_plugin(prefix) if SOURCES.find(prefix) is None else None
 
 
 def identify_module(name: str, module: Any) -> tuple[CodeIdentity, ...]:

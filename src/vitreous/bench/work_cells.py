@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from vitreous.bench.code_record import format_plan_code
+from vitreous.bench.code_record import find_own_module, format_plan_code
 from vitreous.bench.keys import hash_identity
 from vitreous.bench.model_options import load_cached, stamp_file
 from vitreous.bench.plan_source import parse_fraction
 from vitreous.core.code_identity import CodeIdentity, identify_code
 from vitreous.core.digests import digest
 from vitreous.core.errors import DataError, SpecError
-from vitreous.core.plugins import find_plugin, reduce_with_plugins
+from vitreous.core.plugins import reduce_with_plugins
 from vitreous.data import Dataset, open_dataset, read_subset, subset
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
@@ -123,7 +123,7 @@ def fingerprint_cells(plan: Plan, cells: Sequence[WorkCell]) -> dict[int, str]:
 
 def stamp_weights(model: ModelSpec, plan: Plan) -> str:
     """Stamp of the checkpoint file; the hash of the weights of a model that a module of the user builds in its own way."""
-    if find_plugin(model.name.partition(":")[0]) is None:
+    if find_own_module(model.name) is None:
         return stamp_file(model.checkpoint)
     return load_cached(model, plan.precision, plan.device).weights
 
